@@ -124,7 +124,8 @@ class EndedSession(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """``start`` is the mark at which its count was 0. ``rules`` decide which records are counted, see `Rules`; ""
+    """``start`` is the mark at which its count was 0. Where offsets are preserved, and its source offset is after its target
+    offset, the offsets between them were filled before the first record. ``rules`` decide which records are counted, see `Rules`; ""
     in sessions of old versions. ``after`` are the sessions that ended before it, oldest first: until a record of this
     session is acknowledged, records of theirs may still appear on the target (rule R3).
     """
@@ -292,7 +293,7 @@ class LedgerEntry:
     replaced by newer ones; metadata with such an id is stale. ``source_epochs`` are the newest leader epochs of what was
     read before the mark, oldest first; nothing is known of what lies before the first one. ``former`` is the remote topic
     before this one, if the replication policy or a router has changed (None: none has). ``is_preserved``: the copied records
-    have the source's offsets.
+    have the source's offsets. ``fills_by_transactions``: transactions that fill gaps may be open on the target.
     """
 
     topic: str
@@ -322,6 +323,7 @@ class LedgerEntry:
     source_epochs: tuple[EpochStart, ...] = ()
     former: FormerTopic | None = None
     is_preserved: bool = False
+    fills_by_transactions: bool = False
 
     @property
     def lost_ranges(self) -> int:
@@ -406,6 +408,8 @@ class LedgerEntry:
             data["former"] = list(self.former)
         if self.is_preserved:
             data["preserved"] = True
+        if self.fills_by_transactions:
+            data["gap_transactions"] = True
         if self.before is not None:
             mark, gaps, chunk, extent, lost, state = self.before
             data["before"] = [list(mark), gaps, chunk, list(extent), lost]
@@ -447,6 +451,7 @@ class LedgerEntry:
             tuple(EpochStart(int(epoch), int(start)) for epoch, start in data["source"].get("epochs", ())),
             None if former is None else _former_topic_of(former),
             bool(data.get("preserved", False)),
+            bool(data.get("gap_transactions", False)),
         )
 
 

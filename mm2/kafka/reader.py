@@ -31,15 +31,23 @@ class BatchReader:
 
     ``positions`` are the next offsets to read; `poll` moves them. ``high_watermarks`` are those of the last responses.
     ``read_committed``: batches of aborted transactions are left out, and nothing after the last stable offset is read.
+    ``with_control``: control batches are returned, too.
     """
 
     def __init__(
-        self, cluster: Cluster, node_id: int, topics: Mapping[str, TopicInfo], *, read_committed: bool = False
+        self,
+        cluster: Cluster,
+        node_id: int,
+        topics: Mapping[str, TopicInfo],
+        *,
+        read_committed: bool = False,
+        with_control: bool = False,
     ) -> None:
         self.positions: dict[TopicPartition, int] = {}
         self.high_watermarks: dict[TopicPartition, int] = {}
         self._topics = dict(topics)
         self._limits = replace(_LIMITS, read_committed=read_committed)
+        self._with_control = with_control
         self._leader = LeaderConnection(cluster.open_connection(node_id))
 
     @property
@@ -48,7 +56,7 @@ class BatchReader:
         return self._leader.throttled
 
     def poll(self, *, max_wait_ms: int) -> list[Batch]:
-        """The batches that arrive within ``max_wait_ms``, in order per partition, without control batches.
+        """The batches that arrive within ``max_wait_ms``, in order per partition, without control batches unless they are wanted.
 
         Raises KafkaFailure.
         """
@@ -62,7 +70,7 @@ class BatchReader:
                 raise BrokerFailure.of(one.error_code, subject=f"reading {tp}")
             self.high_watermarks[tp] = one.high_watermark
             aborted = one.aborted if self._limits.read_committed else None
-            visible = VisibleBatches(one.records, self.positions[tp], aborted=aborted)
+            visible = VisibleBatches(one.records, self.positions[tp], aborted=aborted, with_control=self._with_control)
             batches += [Batch(tp, view) for view in visible]
             self.positions[tp] = visible.position
         return batches

@@ -21,7 +21,7 @@ from confluent_kafka.admin import (
 )
 
 from mm2.copy.driver.engine import CopyEngine
-from mm2.copy.spec import CopySpec
+from mm2.copy.spec import CopySpec, PartitionProgress
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
 from mm2.sandbox.kafka import LocalKafka
@@ -217,6 +217,48 @@ def test_without_any_right_to_fill_gaps_they_wait_with_a_reason(
         assert len(read(guarded, flow.remote(topic))) == 15, "batches before the gap are copied"
         withdraw(guarded, CLUSTER_ACTION, TRANSACTIONS)
         flow.wait_until_copied(job, spec)
+    assert_same(flow, topic)
+
+
+@pytest.mark.timeout(300)
+def test_transactions_that_a_killed_process_has_left_open_are_ended_before_markers_are_written(
+    engine: CopyEngine, kafka_a: LocalKafka, guarded: LocalKafka, unique: str
+) -> None:
+    """CLUSTER_ACTION is granted, and WRITE on transactional ids is taken away, while the offsets before the first record are
+    filled.
+    """
+    flow = Flow(engine, kafka_a, guarded, unique)
+    topic = flow.topic()
+    grant(guarded, CLUSTER_ACTION)
+    spec = as_mirror(guarded, preserving(flow, topic))
+    write(flow.source, topic, numbered(0, 3_000))
+    delete_before(flow.source, topic, 2_990)
+
+    def state(row: PartitionProgress | None) -> str:
+        return "" if row is None else f"{row.state} {row.reason}"
+
+    try:
+        with flow.copying(spec) as job:
+
+            def row() -> PartitionProgress | None:
+                return rows_of(job).get(TopicPartition(topic, 0))
+
+            wait_until(lambda: end_offset(flow.target, flow.remote(topic)) > 200, 60, detail=job.progress)
+            withdraw(guarded, CLUSTER_ACTION)
+            grant(guarded, TRANSACTIONS)
+            for worker in workers():
+                worker.send_signal(signal.SIGKILL)
+            wait_until(lambda: "may still be open" in state(row()), 60, detail=job.progress)
+            assert state(row()).startswith("UNAUTHORIZED")
+            withdraw(guarded, TRANSACTIONS)
+            flow.wait_until_copied(job, spec, 120)
+            found = row()
+            assert found is not None
+            assert (found.gaps, found.lost) == ({}, 0), (
+                "the offsets before the first record are neither counted nor lost"
+            )
+    finally:
+        withdraw(guarded, CLUSTER_ACTION, TRANSACTIONS)
     assert_same(flow, topic)
 
 

@@ -164,6 +164,7 @@ class Commits:
             source_epochs=history.before(cursor.epochs, cursor.window.mark.source),
             former=cursor.former,
             is_preserved=cursor.gaps is not None,
+            fills_by_transactions=cursor.gaps is not None and cursor.gaps.by_transactions,
         )
 
     def _target_log(self, cursor: Cursor) -> FormerLog:

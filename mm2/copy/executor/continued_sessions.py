@@ -13,6 +13,7 @@ import structlog
 from mm2.copy.executor.background import BackgroundTasks
 from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.endpoints import Endpoints
+from mm2.copy.executor.fetched_batches import MISSING
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.losses import Losses, truncated
 from mm2.copy.executor.new_sessions import NewSessions, refused
@@ -28,6 +29,7 @@ from mm2.copy.executor.target_progress import (
     RevivedSession,
     TargetLookUp,
     TargetProgress,
+    WrittenRange,
 )
 from mm2.copy.session import LedgerEntry, Session
 from mm2.copy.spec import CopySpec
@@ -119,10 +121,12 @@ class ContinuedSessions:
 
         if there is not None:
             cursor.begin(mark)
-            if there.end > mark.source:
-                cursor.outgoing.there = there
+            cursor.outgoing.there = there
         else:
             cursor.begin(mark, skip=skip, skip_base=base, skip_end=skip_end, is_clean=progress is None)
+        cursor.lead_in(session.start.source)
+        if there is not None and there.end <= cursor.offset:
+            cursor.outgoing.there = None  # nothing of it is read again
         if skip:
             self._log.info("skipping records that a predecessor copied", partition=str(cursor.partition), records=skip)
         if progress is None:
@@ -214,8 +218,10 @@ class ContinuedSessions:
             return True
         try:
             own = {session.producer, *(ended.producer for ended in session.after)}
-            offset = await self._call(self._look_up.foreign_offset, entry.target, mark.target, end, own)
-            why = ""
+            found = WrittenRange(-1)
+            if mark.target < end:
+                found = await self._call(self._look_up.written, entry.target, mark.target, end, own)
+            offset, why = found.foreign, ""
             content: RecordsAt | None = None
             if offset < 0 and mark.target < end:
                 why = await self._call(self._preserved.why_not_continued, cursor, mark.target, end)
@@ -229,9 +235,19 @@ class ContinuedSessions:
         elif why:
             cursor.fail(PartitionState.DIVERGED, refused(why))
         else:
-            there = CopiedRange(end, progress.records, content, entry.known_epoch)
+            markers = found.markers if self._is_gap_certain(cursor, entry) else ()
+            there = CopiedRange(end, progress.records, content, entry.known_epoch, markers)
             self.continue_session(cursor, entry, progress, there)
         return True
+
+    def _is_gap_certain(self, cursor: Cursor, entry: LedgerEntry) -> bool:
+        """Whether the source has no record where a predecessor has filled a gap, unless its log was replaced.
+
+        Each replica compacts its log for itself, so after an election there may be records again. The predecessor may
+        have written a record to the dead letter topic.
+        """
+        is_uncompacted = cursor.window.hole_reason == MISSING
+        return is_uncompacted and self._spec.dead_letter_topic is None and not self._why_not_counted(entry)
 
     def _copy_at_least_once(
         self, cursor: Cursor, entry: LedgerEntry, why: str, positions: dict[TopicPartition, int | None]

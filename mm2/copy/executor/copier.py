@@ -171,14 +171,14 @@ class Copier:
         new_sessions = NewSessions(spec, link, tasks, endpoints, cursors, sessions, commits.then)
         source_admin = Admin(endpoints.source_cluster)
         losses = Losses(spec, tasks, source, source_admin, sessions, new_sessions, self._call, commits.then)
-        self._fills = fills = GapFills(link, tasks, endpoints, losses)
+        self._fills = fills = GapFills(link, tasks, endpoints, losses, commits.then)
         for cursor in cursors.values():
             if cursor.spec.topic in spec.preserved:
                 fills.attach(cursor)
         self._continued = ContinuedSessions(
             spec, link, tasks, endpoints, cursors, sessions, new_sessions, losses, commits.then
         )
-        self._opening = Opening(spec, sink, tasks, cursors, sessions, self._continued, new_sessions)
+        self._opening = Opening(spec, sink, tasks, cursors, sessions, self._continued, new_sessions, fills.settle)
         search = TargetSearch(spec, link, tasks, endpoints, sessions, new_sessions)
         if spec.dead_letter_topic is not None:
             letters = DeadLetters(sink, spec.dead_letter_topic, spec.flow)

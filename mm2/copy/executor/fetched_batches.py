@@ -192,6 +192,8 @@ class FetchedBatches:
             return
         elif reader.outgoing.there is not None:
             self._read_past(view, after, reader.outgoing.there)
+            if reader.stopped:
+                return
         elif predecessor.remaining:
             self._skip(view, after)
             if reader.suspended or reader.stopped:
@@ -216,6 +218,8 @@ class FetchedBatches:
             return
         if reader.outgoing.there is not None:
             self._read_past(view, after, reader.outgoing.there)
+            if reader.stopped:
+                return
         elif reader.predecessor.remaining:
             self._skip(view, after)
             if reader.suspended or reader.stopped:
@@ -237,9 +241,12 @@ class FetchedBatches:
             reader.offset = fresh
         elif reader.outgoing.there is not None and reader.offset < min(reader.outgoing.there.end, changed.after):
             end = min(reader.outgoing.there.end, changed.after)
-            if self._is_replaced(view, changed.records, reader.outgoing.there):
+            offsets = [record.offset for record in changed.records]
+            if self._has_marker_at(offsets, reader.outgoing.there) or self._is_replaced(
+                view, changed.records, reader.outgoing.there
+            ):
                 return
-            reader.outgoing.add_copied([record.offset for record in changed.records], reader.offset, end, changed)
+            reader.outgoing.add_copied(offsets, reader.offset, end, changed)
             reader.offset = end
         header = view.header
         records = [record for record in changed.records if record.offset >= reader.offset]
@@ -276,6 +283,19 @@ class FetchedBatches:
             )
         return offset is not None
 
+    def _has_marker_at(self, offsets: Iterable[int], there: CopiedRange) -> bool:
+        """Whether the target has a marker at one of these offsets, which have records now. Then the partition stops."""
+        reader = self.reader
+        for offset in offsets:
+            if offset >= reader.offset and there.has_marker_at(offset):
+                reader.fail(
+                    PartitionState.DIVERGED,
+                    f"{reader.spec.target} has no record at offset {offset}, where {reader.partition} has one that was not there "
+                    "before the last crash; delete the remote topic and reset the position to copy it again",
+                )
+                return True
+        return False
+
     def _is_whole(self, header: BatchHeader) -> bool:
         """Whether a batch can be passed on as it is, and nothing of it was read before."""
         reader = self.reader
@@ -305,6 +325,8 @@ class FetchedBatches:
         offsets = [record.offset for record in decode_batch(view, reader.limit)]
         end = min(there.end, after)
         if reader.offset < end:
+            if self._has_marker_at(offsets, there):
+                return
             reader.outgoing.add_copied(offsets, reader.offset, end, None)
             reader.offset = end
         if reader.offset < after:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from mm2.copy.executor.background import BackgroundTasks
@@ -48,10 +48,18 @@ class _Unsure(NamedTuple):
 
 class GapFills:
     """Fills gaps of all cursors of a micro-batch. Each gap is one step between two Produce requests of its partition, so
-    markers are sent from the loop; only the end of a log is looked up on another thread.
+    markers are sent from the loop; only the end of a log is looked up on another thread. ``commit(cursor, then)`` writes a
+    cursor's entry and calls ``then``.
     """
 
-    def __init__(self, link: DriverLink, tasks: BackgroundTasks, endpoints: Endpoints, losses: Losses) -> None:
+    def __init__(
+        self,
+        link: DriverLink,
+        tasks: BackgroundTasks,
+        endpoints: Endpoints,
+        losses: Losses,
+        commit: Callable[[Cursor, Callable[[], None]], None],
+    ) -> None:
         self._link = link
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
@@ -65,6 +73,7 @@ class GapFills:
         self._has_no_right = False  # to write markers
         self._settled: set[Cursor] = set()  # cursors for which no transaction of a predecessor is open
         self._losses = losses
+        self._commit = commit
         self._unknown: dict[Cursor, int] = {}  # queue versions of cursors whose log end has to be found out
         self._unsure: dict[Cursor, _Unsure] = {}
         self._steps: dict[Cursor, int] = {}  # queue versions of cursors of which a step is not completed
@@ -85,6 +94,20 @@ class GapFills:
         cursor.gaps = GapQueue(cursor.outbox, cursor.owner.put, request, cursor.window.done)
         cursor.window.is_preserved = cursor.outbox.is_preserved = True
 
+    async def settle(self, cursor: Cursor) -> bool:
+        """End the transactions that a killed predecessor may have left open: their markers would shift what is written before
+        them. False at the stop.
+        """
+        while not self._link.stop.is_set():
+            failure = await self._transactions().claim(cursor.spec.target)
+            if failure is None:
+                self._settled.add(cursor)
+                cursor.outbox.last_error = None
+                return True
+            cursor.outbox.last_error = _explained(failure, is_left=True)
+            await self._link.pause(_REFUSED_RETRY_S if failure.is_final else _RETRY_S)
+        return False
+
     def _continue(self, cursor: Cursor, version: int) -> None:
         """Take the next step for the gaps of a cursor, unless it has started elsewhere meanwhile.
 
@@ -93,7 +116,9 @@ class GapFills:
         if self._link.stop.is_set() or not _is_due(cursor, version) or self._steps.get(cursor) == version:
             return
         self._steps[cursor] = version
-        if _queue(cursor).is_known and (not self._has_no_right or self._transactions().is_claimed(cursor.spec.target)):
+        queue = _queue(cursor)
+        is_claimed = self._has_no_right and self._transactions().is_claimed(cursor.spec.target)
+        if queue.is_known and (is_claimed if self._has_no_right else not queue.by_transactions):
             self._send(cursor)
         else:
             self._unknown[cursor] = version
@@ -133,7 +158,7 @@ class GapFills:
             self._filled(cursor, start)
             return
         if self._has_no_right:
-            self._tasks.spawn(self._fill_by_transactions(cursor))
+            self._begin_transactions(cursor, queue.version)
             return
         if address is None:
             self._sink.find_leader(cursor.outbox)
@@ -145,6 +170,22 @@ class GapFills:
             self._sender = self._endpoints.marker_sender(self._link.may_write)
         self._unanswered += 1
         self._sender.send(address[0], MarkerRun(cursor.spec.target, start, stop, queue.generation, answered))
+
+    def _begin_transactions(self, cursor: Cursor, version: int) -> None:
+        """Fill the next gap by transactions, once the ledger has that there are some. After a kill nothing on the target shows
+        an open transaction without a record, and the successor may have other rights or rules.
+        """
+        queue = _queue(cursor)
+
+        def begin() -> None:
+            if queue.version == version and not self._link.stop.is_set():
+                self._tasks.spawn(self._fill_by_transactions(cursor))
+
+        if queue.by_transactions:
+            begin()
+        else:
+            queue.by_transactions = True
+            self._commit(cursor, begin)
 
     async def _fill_by_transactions(self, cursor: Cursor) -> None:
         """Take up the next offsets of a cursor without a right that hosted clusters rarely grant."""
@@ -208,7 +249,7 @@ class GapFills:
         if isinstance(failure, BrokerFailure) and failure.stale_metadata:
             cursor.outbox.address = None
             self._sink.find_leader(cursor.outbox)
-        cursor.outbox.last_error = _explained(failure)
+        cursor.outbox.last_error = _explained(failure, is_left=queue.by_transactions)
         self._again(cursor, _REFUSED_RETRY_S if _is_refused(cursor) else _RETRY_S)
 
     # -- the end of the target log -----------------------------------------------------------------------------------
@@ -224,8 +265,7 @@ class GapFills:
             while self._unsure or (self._unknown and not self._link.stop.is_set()):
                 unknown, self._unknown = self._unknown, {}
                 unsure, self._unsure = self._unsure, {}
-                if self._has_no_right:
-                    unknown = {cursor: version for cursor, version in unknown.items() if await self._claim(cursor)}
+                unknown = {cursor: version for cursor, version in unknown.items() if await self._fence(cursor)}
                 ends = await self._stable_ends([*unknown, *unsure])
                 for cursor, wanted in unsure.items():
                     await self._confirm(cursor, ends[cursor.spec.target], wanted)
@@ -235,13 +275,18 @@ class GapFills:
         finally:
             self._is_looking = False
 
-    async def _claim(self, cursor: Cursor) -> bool:
-        """Fence what a predecessor fills with transactions, before the end of the log is read."""
-        self._settled.add(cursor)
+    async def _fence(self, cursor: Cursor) -> bool:
+        """End transactions that fill gaps, if there may be some, before the end of the log is read. False if that has failed."""
+        queue = _queue(cursor)
+        if not (self._has_no_right or queue.by_transactions):
+            return True
         failure = await self._transactions().claim(cursor.spec.target)
         if failure is not None:
             self._failed(cursor, failure)
-        return failure is None
+            return False
+        self._settled.add(cursor)
+        queue.by_transactions = queue.by_transactions and self._has_no_right
+        return True
 
     async def _stable_ends(self, cursors: Iterable[Cursor]) -> Mapping[TopicPartition, OffsetInfo | KafkaFailure]:
         epochs = {cursor.spec.target: cursor.outbox.leader_epoch for cursor in cursors}
@@ -270,15 +315,18 @@ class GapFills:
                 await self._learn(cursor, ends[cursor.spec.target], state)
 
     async def _has_rival(self, cursor: Cursor, states: Mapping[int, ProducerState] | KafkaFailure) -> bool:
-        """Whether markers of transactions may have appeared that a predecessor without the right to write markers has left.
-
-        None does afterwards, so the end of the log is looked up again.
+        """Whether markers of transactions may have appeared that a predecessor without the right to write markers has left, and
+        that the ledger has lost. None does afterwards, so the end of the log is looked up again.
         """
         is_possible = not _queue(cursor).is_clean and cursor not in self._settled
         if not is_possible or isinstance(states, KafkaFailure) or not any(map(_is_of_transaction, states.values())):
             return False
+        failure = await self._transactions().claim(cursor.spec.target)
+        # Without the right to do so there was no such predecessor.
+        if failure is not None and not failure.is_final:
+            self._failed(cursor, failure)
+            return True
         self._settled.add(cursor)
-        await self._transactions().claim(cursor.spec.target)  # without the right to do so there was no such predecessor
         self._again(cursor, 0.0)
         return True
 
@@ -372,11 +420,16 @@ def _epochs(states: Mapping[int, ProducerState]) -> list[int]:
     return [state.producer_epoch for producer_id, state in states.items() if is_ours(producer_id)]
 
 
-def _explained(failure: KafkaFailure) -> KafkaFailure:
+def _explained(failure: KafkaFailure, *, is_left: bool) -> KafkaFailure:
+    """``is_left``: transactions may be open."""
     if isinstance(failure, BrokerFailure) and failure.code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
-        what = (
-            "preserve.offsets fills gaps with transaction markers, which needs CLUSTER_ACTION on the cluster, or with "
-            f"empty transactions, which needs WRITE on the transactional ids with the prefix {ID_PREFIX}"
-        )
+        right = f"WRITE on the transactional ids with the prefix {ID_PREFIX}"
+        if is_left:
+            what = f"empty transactions that fill gaps may still be open; to end them, {right} is needed, also with CLUSTER_ACTION"
+        else:
+            what = (
+                "preserve.offsets fills gaps with transaction markers, which needs CLUSTER_ACTION on the cluster, or with empty "
+                f"transactions, which needs {right}"
+            )
         return BrokerFailure.of(failure.code, what)
     return failure

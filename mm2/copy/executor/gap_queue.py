@@ -29,7 +29,8 @@ class GapQueue:
     If ``is_known``, the log end offset of the target follows from what was acknowledged: ``reached``, or a later one.
     ``generation`` is that of the partition's markers, -1 before the first ones. ``is_fenced``: it excludes all that may still be
     unanswered. ``is_clean``: nothing is, or markers of this generation show where the log ends. ``version`` changes when the
-    partition starts elsewhere, so that a result of an earlier request is recognized.
+    partition starts elsewhere, so that a result of an earlier request is recognized. ``by_transactions``: transactions that
+    fill gaps may be open, so nothing else is written before they have ended. The ledger has it before the first one.
     """
 
     outbox: Outbox
@@ -42,6 +43,7 @@ class GapQueue:
     is_clean: bool = False
     is_known: bool = False
     is_filling: bool = False
+    by_transactions: bool = False
     version: int = 0
     waiting: deque[OutgoingBatch | SourceRange] = field(default_factory=deque)
 

@@ -193,6 +193,8 @@ class Losses:
         if cursor.gaps is not None:
             cursor.gaps.begin(is_clean=False)  # nothing more is filled from here
         cursor.window.trail.target_cut(end)
+        # The end may move again before the first batch, by another election or another late request.
+        self._sessions.unsettled.add(cursor.partition)
         self._new_sessions.open_again(cursor, Mark(end, end, 0))
 
     def target_diverged(self, cursor: Cursor, offset: int) -> None:
@@ -270,7 +272,7 @@ class Losses:
         session, there = self._sessions.current.get(cursor.partition), cursor.outgoing.there
         end, records = (0, cursor.window.records) if there is None else (there.end, there.records)
         first = max(cursor.offset, end)
-        if session is not None and not session.start.source and not records and first:
+        if session is not None and session.start.source > session.start.target and not records:
             return start
         newest = cursor.lost[-1] if cursor.lost else None
         return max(first, newest.after) if newest is not None and newest.reason == "retention" else first

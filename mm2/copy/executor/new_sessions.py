@@ -202,12 +202,16 @@ class NewSessions:
                     continue
                 self._sessions.new.discard(tp)
                 self._sessions.set_by_user.discard(tp)  # later positions are those of the target
-                self._open_one(cursor, Mark(start.end, start.end, 0), identity)
+                self._open_one(cursor, Mark(start.end, start.end, 0), identity, start.first)
                 cursor.lead_in(start.first)
             if waiting:
                 await self._link.pause(_RETRY_S)
 
     def _wanted(self, tp: TopicPartition, position: int) -> Wanted:
+        first = self._sessions.led_in.get(tp, -1)
+        if first > position:
+            # Some of the offsets before the first record are not filled yet, or the target has lost them.
+            return Wanted(first, is_set=True)
         return Wanted(position, is_set=tp in self._sessions.set_by_user, is_new=tp in self._sessions.new)
 
     def _leave_former_topic(self, cursor: Cursor, position: int) -> None:
@@ -290,7 +294,8 @@ class NewSessions:
             self._sink.end_pause(cursor.outbox)
         self._source.add(self._cursors[tp] for tp in positions)
 
-    def _open_one(self, cursor: Cursor, mark: Mark, identity: ProducerIdentity) -> None:
+    def _open_one(self, cursor: Cursor, mark: Mark, identity: ProducerIdentity, first: int = -1) -> None:
+        """``first``: the source offset at which copying begins, if the offsets before it are filled after the mark."""
         ending = self._sessions.ending.pop(cursor.partition, Ending())
         if ending.end >= 0:
             # Where the look-up of the sessions before ended: what they have after it has appeared since (rule R3). The end offset may
@@ -306,8 +311,11 @@ class NewSessions:
             cursor.outbox.begin(identity, 0, known=False)
             self._source.add([cursor])
             return
-        session = Session(identity, mark, str(self._sessions.rules), ending.sessions)
+        start = mark._replace(source=max(mark.source, first))
+        session = Session(identity, start, str(self._sessions.rules), ending.sessions)
         self._sessions.current[cursor.partition] = session
+        if cursor.gaps is not None:
+            self._sessions.remember_lead_in(cursor.partition, session)
         cursor.outbox.looked_up = True
         cursor.outbox.floor = mark.target
         cursor.outbox.ended_sessions = ending.sessions

@@ -9,6 +9,8 @@
   another name now
   a session whose records cannot be counted  if there are some after the mark: a new session at the mark, at least once
   a session, but now in transactions         the same, then transactions
+  the same, and gaps were filled by          end its transactions before anything is looked up
+  transactions
   a position only                            a new session, written to the ledger before the first batch is sent
   nothing                                    the same, from the offset given by auto.offset.reset
 ======================================================================================================================
@@ -16,7 +18,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 import structlog
@@ -42,7 +44,8 @@ class _Ways:
     """Partitions by the way in which they start.
 
     ``clean`` and ``asking`` continue or end a session: the latter after a look-up. ``positions`` open a new one. ``named``
-    have a configured offset and no state. Of ``renamed`` the id of the remote topic has to be confirmed first.
+    have a configured offset and no state. Of ``renamed`` the id of the remote topic has to be confirmed first, and of
+    ``unsettled`` the transactions that fill gaps have to be ended.
     """
 
     clean: list[tuple[Cursor, LedgerEntry]] = field(default_factory=list)
@@ -50,10 +53,13 @@ class _Ways:
     positions: dict[TopicPartition, int | None] = field(default_factory=dict)
     named: dict[TopicPartition, int] = field(default_factory=dict)
     renamed: dict[TopicPartition, Start] = field(default_factory=dict)
+    unsettled: dict[TopicPartition, Start] = field(default_factory=dict)
 
 
 class Opening:
-    """Starts all partitions of a micro-batch."""
+    """Starts all partitions of a micro-batch. ``settle`` ends the transactions of a predecessor that fill gaps; False at the
+    stop.
+    """
 
     def __init__(
         self,
@@ -64,6 +70,7 @@ class Opening:
         sessions: SessionTable,
         continued: ContinuedSessions,
         new_sessions: NewSessions,
+        settle: Callable[[Cursor], Awaitable[bool]],
     ) -> None:
         self._spec = spec
         self._sink = sink
@@ -72,6 +79,8 @@ class Opening:
         self._sessions = sessions
         self._continued = continued
         self._new_sessions = new_sessions
+        self._settle = settle
+        self._settled: set[TopicPartition] = set()
         self._log = structlog.get_logger(__name__)
 
     def begin(self, starts: Mapping[TopicPartition, Start]) -> None:
@@ -90,6 +99,8 @@ class Opening:
         for topic in {self._cursors[tp].spec.remote_topic for tp in ways.renamed}:
             rows = {tp: start for tp, start in ways.renamed.items() if self._cursors[tp].spec.remote_topic == topic}
             self._tasks.spawn(self._begin_certainly(topic, rows))
+        for tp, start in ways.unsettled.items():
+            self._tasks.spawn(self._begin_settled(tp, start, confirmed=confirmed))
         if ways.named:
             self._new_sessions.open_named(ways.named)
 
@@ -106,6 +117,9 @@ class Opening:
             return
         if not confirmed and self._has_another_target(entry):
             ways.renamed[tp] = start
+            return
+        if entry.fills_by_transactions and not start.clean and cursor.gaps is not None and tp not in self._settled:
+            ways.unsettled[tp] = start
             return
         self._remember(cursor, entry, start)
         if not start.moved and entry.condition is not None and entry.condition.state in LASTS_UNTIL_RESET:
@@ -143,6 +157,11 @@ class Opening:
             set_error(None)
             self._begin(starts, confirmed=True)
 
+    async def _begin_settled(self, tp: TopicPartition, start: Start, *, confirmed: bool) -> None:
+        if await self._settle(self._cursors[tp]):
+            self._settled.add(tp)
+            self._begin({tp: start}, confirmed=confirmed)
+
     def _remember(self, cursor: Cursor, entry: LedgerEntry, start: Start) -> None:
         """Give a cursor the state that is in the ledger."""
         cursor.window.trail = Trail(start.chunk, entry.gaps, start.unwritten)
@@ -162,6 +181,8 @@ class Opening:
             cursor.topic_id = entry.source_id
             cursor.known_end = entry.end
             self._sessions.marks[cursor.partition] = entry.mark
+            if entry.session is not None and cursor.gaps is not None:
+                self._sessions.remember_lead_in(cursor.partition, entry.session)
         elif entry.is_preserved and start.position is not None:
             self._sessions.set_by_user.add(cursor.partition)
 

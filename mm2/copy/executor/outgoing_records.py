@@ -6,6 +6,7 @@ of records, and the offsets between them are filled.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -25,13 +26,20 @@ class CopiedRange(NamedTuple):
     """What a predecessor has put on a target with preserved offsets: it ends before ``end``, with so many records of the session.
 
     ``content`` is compared with what is read of later leader epochs than ``known_epoch``, if records are changed: an
-    election on the source may have replaced what the predecessor read.
+    election on the source may have replaced what the predecessor read. ``markers`` are offsets, as (first, after) in order,
+    at which the predecessor cannot have read a record.
     """
 
     end: int
     records: int
     content: RecordsAt | None = None
     known_epoch: int = -1
+    markers: tuple[tuple[int, int], ...] = ()
+
+    def has_marker_at(self, offset: int) -> bool:
+        """Whether this offset is one of the ``markers``."""
+        at = bisect_right(self.markers, offset, key=lambda marker: marker[0]) - 1
+        return at >= 0 and offset < self.markers[at][1]
 
 
 class SendingPartition(Protocol):
@@ -106,13 +114,10 @@ class OutgoingRecords:
 
     def lead_in(self, first: int, after: int) -> None:
         """Fill offsets before the first one that is copied. They are not counted."""
-        gaps = self.partition.gaps
-        if gaps is None:
-            return
         for start in range(first, after, FILLED_AT_ONCE):
             entry = SourceRange(start, min(after, start + FILLED_AT_ONCE), already_copied=True)
             self.partition.window.append(entry)
-            gaps.fill(entry)
+            self.leave_out(entry)
 
     def add_copied(self, offsets: list[int], first: int, end: int, changed: ChangedBatch | None) -> None:
         """The records at these offsets in ``first .. end-1`` are on the target, and so is what the others are filled with."""

@@ -130,10 +130,9 @@ class ProgressLookUps:
         elif answer.is_final and self._is_refused_for_long(tp):
             # Rely on the broker's producer state.
             del self._waiting[tp]
-            outbox.is_unverified, outbox.verified_epoch = (
-                False,
-                None,
-            )  # or the next batch would be looked up, too, and none would be sent
+            # Or the next batch would be looked up, too, and none would be sent.
+            outbox.is_unverified = outbox.is_cut_off = False
+            outbox.verified_epoch = None
             note = f"at least once: an unanswered batch cannot be looked up on the target: {answer}"
             self._log.warning(note, partition=str(tp))
             if outbox.on_uncertain is not None:
@@ -155,7 +154,7 @@ class ProgressLookUps:
         """Deliver what is on the target, and resend the rest."""
         there, has_moved = progress.records, _has_moved(outbox, progress.end)
         outbox.last_error = None
-        outbox.known = outbox.is_unverified = False
+        outbox.known = outbox.is_unverified = outbox.is_cut_off = False
         outbox.verified_epoch = progress.leader_epoch if progress.leader_epoch >= 0 else None
         if outbox.verified_epoch not in {None, outbox.leader_epoch}:
             self._refresh(0.0)

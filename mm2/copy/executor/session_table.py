@@ -29,8 +29,9 @@ class SessionTable:
     ``rules`` are those of new sessions, ``changes`` what they do to records (None: nothing). ``current`` has the session of each partition; none while positions do not
     depend on one. ``marks`` are those of the ledger, of partitions whose position was not moved since. ``ending`` are
     those that are being replaced. Of partitions with preserved offsets, before they are opened, ``new`` are those without an
-    entry in the ledger, and ``set_by_user`` those whose position a user has set. ``unsettled`` are
-    those on which requests of a session that ends may be unanswered.
+    entry in the ledger, and ``set_by_user`` those whose position a user has set. ``led_in`` has the source offsets before which
+    their gaps are no loss, because copying began there. ``unsettled`` are those on which requests of a session that ends may be
+    unanswered.
     """
 
     def __init__(self, spec: CopySpec, changes: Changer | None = None) -> None:
@@ -41,6 +42,7 @@ class SessionTable:
         self.ending: dict[TopicPartition, Ending] = {}
         self.new: set[TopicPartition] = set()
         self.set_by_user: set[TopicPartition] = set()
+        self.led_in: dict[TopicPartition, int] = {}
         self.unsettled: set[TopicPartition] = set()
         self._remote_topics = {part.source: part.remote_topic for part in spec.partitions}
         self._with_sessions = spec.with_sessions
@@ -75,6 +77,12 @@ class SessionTable:
         """Whether no other session of the partition has been opened since."""
         current = self.current.get(partition)
         return current is not None and (current.producer, current.start) == (session.producer, session.start)
+
+    def remember_lead_in(self, partition: TopicPartition, session: Session) -> None:
+        """Offsets are preserved, and this session may have begun with offsets that had to be filled before its first record."""
+        self.led_in.pop(partition, None)
+        if session.start.source > session.start.target:
+            self.led_in[partition] = session.start.source
 
     def end(self, partition: TopicPartition, entry: LedgerEntry, end: int, leader_epoch: int) -> None:
         """A session that was counted up to this log end of the target ends at the entry's mark, or later (`end_at`).

@@ -287,7 +287,7 @@ class Sink(WritingBrokers[_TargetBroker]):
             outbox = broker.ready.popleft()
             outbox.ready = False
             in_other_epoch = outbox.verified_epoch not in {None, outbox.leader_epoch}
-            if (outbox.is_unverified or in_other_epoch) and not outbox.is_blocked:
+            if (outbox.is_unverified or outbox.is_cut_off or in_other_epoch) and not outbox.is_blocked:
                 outbox.look_up_cause = None
                 # Not looked up, or in another leader epoch, possibly on a deposed leader (rules R3, S6).
                 self._outcomes.look_ups.add(outbox)
@@ -353,6 +353,8 @@ class Sink(WritingBrokers[_TargetBroker]):
         for outbox in self._outboxes.values():
             if outbox.address == broker.address:
                 outbox.known = False  # the broker may have lost its producer state
+                # If it has lost the end of its log, too, the next batch would be appended at another offset than the source's.
+                outbox.is_cut_off = outbox.is_preserved and outbox.looked_up
         self._outcomes.unanswered([pair for request in unanswered for pair in request.outgoing_batches])
 
     def _try_again(self, broker: _TargetBroker) -> None:

@@ -138,6 +138,15 @@ def records_at(records: Iterable[Record]) -> RecordsAt:
     return RecordsAt({record.offset: (record.timestamp, _content(record)) for record in records})
 
 
+class WrittenRange(NamedTuple):
+    """What is at some offsets of the target: the first one with a record of another producer (-1: there is none), and those
+    before it with transaction markers, as (first, after) in order.
+    """
+
+    foreign: int
+    markers: tuple[tuple[int, int], ...] = ()
+
+
 class TargetLookUp:
     """Look-ups on the target cluster. They need READ on the topics (DescribeProducers, Fetch)."""
 
@@ -467,14 +476,26 @@ class TargetLookUp:
         """The first offset in ``first .. end-1`` with a record of another producer; -1: there is none. Raises
         KafkaFailure.
         """
-        for _, batch in self._batches({partition: (first, end)}):
-            header = batch.view.header
-            if header is None or ProducerIdentity(header.producer_id, header.producer_epoch) not in producers:
-                return max(first, batch.view.base_offset)
-        return -1
+        return self.written(partition, first, end, producers).foreign
 
-    def _batches(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> Iterator[tuple[TopicPartition, Batch]]:
-        """The batches at these offsets, in order per partition, without control batches. Raises KafkaFailure."""
+    def written(
+        self, partition: TopicPartition, first: int, end: int, producers: AbstractSet[ProducerIdentity]
+    ) -> WrittenRange:
+        """What these producers, others and markers have put at offsets ``first .. end-1``. Raises KafkaFailure."""
+        markers: list[tuple[int, int]] = []
+        for _, batch in self._batches({partition: (first, end)}, with_control=True):
+            header = batch.view.header
+            if header is not None and header.is_control:
+                at = markers.pop()[0] if markers and markers[-1][1] == header.base_offset else header.base_offset
+                markers.append((at, header.last_offset + 1))
+            elif header is None or ProducerIdentity(header.producer_id, header.producer_epoch) not in producers:
+                return WrittenRange(max(first, batch.view.base_offset), tuple(markers))
+        return WrittenRange(-1, tuple(markers))
+
+    def _batches(
+        self, ranges: Mapping[TopicPartition, tuple[int, int]], *, with_control: bool = False
+    ) -> Iterator[tuple[TopicPartition, Batch]]:
+        """The batches at these offsets, in order per partition. Raises KafkaFailure."""
         if not ranges:
             return
         metadata = self._cluster.metadata(sorted({tp.topic for tp in ranges}))
@@ -483,7 +504,7 @@ class TargetLookUp:
             by_leader[self._cluster.leader(tp.topic, tp.partition)][tp] = first
         for leader, positions in by_leader.items():
             topics = {tp.topic: metadata.topics[tp.topic] for tp in positions}
-            reader = BatchReader(self._cluster, leader, topics)
+            reader = BatchReader(self._cluster, leader, topics, with_control=with_control)
             try:
                 reader.positions = dict(positions)
                 moved_s = time.monotonic()

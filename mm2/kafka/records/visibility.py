@@ -15,11 +15,11 @@ class VisibleBatches:
 
     ``position`` is then the offset after the last batch that was read, visible or not. The first batch may begin before
     the initial position: the caller filters its records. ``aborted`` lists the aborted transactions in the answer as
-    (producer id, first offset); None: read_uncommitted, records of aborted transactions are visible. Raises
-    CorruptBatch at a batch that does not match its CRC or does not parse; ``position`` is then before that batch.
+    (producer id, first offset); None: read_uncommitted, records of aborted transactions are visible. ``with_control``:
+    control batches are returned, too. Raises CorruptBatch at a batch that does not match its CRC or does not parse; ``position`` is then before that batch.
     """
 
-    __slots__ = ("_aborted", "_check_crcs", "_views", "position")
+    __slots__ = ("_aborted", "_check_crcs", "_views", "_with_control", "position")
 
     def __init__(
         self,
@@ -28,11 +28,13 @@ class VisibleBatches:
         *,
         aborted: Iterable[tuple[int, int]] | None = None,
         check_crcs: bool = True,
+        with_control: bool = False,
     ) -> None:
         self.position = position
         self._views = iter_batches(records)
         self._aborted = None if aborted is None else AbortedTransactions(aborted)
         self._check_crcs = check_crcs
+        self._with_control = with_control
 
     def __iter__(self) -> Self:
         return self
@@ -50,7 +52,7 @@ class VisibleBatches:
                 else:
                     check_crc(header, view.data)
             self.position = last + 1
-            if not hidden and (header is None or not header.is_control):
+            if not hidden and (header is None or not header.is_control or self._with_control):
                 return view
         raise StopIteration
 

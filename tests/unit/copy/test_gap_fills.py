@@ -10,7 +10,8 @@ from typing import Any, cast
 import pytest
 
 from mm2.copy.executor.background import BackgroundTasks
-from mm2.copy.executor.gap_fills import GapFills
+from mm2.copy.executor.cursor import Cursor
+from mm2.copy.executor.gap_fills import GapFills, _queue
 from mm2.copy.executor.gap_queue import GapQueue
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.marker_sender import MarkerRun
@@ -36,6 +37,7 @@ class Target:
         self.records: set[int] = set()
         self.answers: list[KafkaFailure | None] = []
         self.repeated = 0
+        self.claims: list[KafkaFailure] = []  # why the next claims fail
         self.runs: list[MarkerRun] = []
         self.calls: list[str] = []
         self.states: dict[int, ProducerState] = {}
@@ -66,8 +68,11 @@ class Target:
     def is_claimed(self, _partition: TopicPartition) -> bool:
         return "claim" in self.calls
 
-    async def claim(self, _partition: TopicPartition) -> None:
+    async def claim(self, _partition: TopicPartition) -> KafkaFailure | None:
+        if self.claims:
+            return self.claims.pop(0)
         self.calls.append("claim")
+        return None
 
     async def fill(self, _partition: TopicPartition, count: int) -> None:
         self.calls.append("fill")
@@ -135,7 +140,8 @@ class Scene:
             marker_sender=lambda _: self.target,
             empty_transactions=lambda _: self.target,
         )
-        fills = GapFills(self.link, tasks, endpoints, losses)
+        fills = GapFills(self.link, tasks, endpoints, losses, self._commit)
+        self.fills = fills
         parts = cast("Any", fills)
         parts._loop, parts._admin, parts._look_up, parts._has_no_right = (
             loop,
@@ -144,6 +150,10 @@ class Scene:
             not self._has_right,
         )
         return fills
+
+    def _commit(self, cursor: Cursor, then: Callable[[], None]) -> None:
+        self.target.calls.append(f"commit {_queue(cursor).by_transactions}")
+        then()
 
     def _stop(self, offsets: list[int]) -> Callable[[object, int], None]:
         def stop(_cursor: object, offset: int) -> None:
@@ -188,8 +198,67 @@ def test_one_more_marker_than_a_gap_has_offsets_stops_the_partition_if_a_batch_f
 def test_transactions_are_settled_before_the_record_after_a_gap() -> None:
     """A coordinator's second request for the same marker would take the offset of the record."""
     scene = Scene(has_right=False)
-    scene.play(lambda: scene.gap(10, 1_000))
-    assert scene.target.calls == ["claim", "fill", "fill", "settle"]
+    scene.play(lambda: scene.gap(10, 1_000), lambda: scene.gap(1_000, 1_001))
+    ledger = "commit True"  # before the first transaction
+    assert scene.target.calls == ["claim", ledger, "fill", "fill", "settle", "fill", "settle"]
+
+
+OPEN = BrokerFailure.of(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_no_marker_is_written_while_transactions_may_be_open(*, is_known: bool) -> None:
+    """CLUSTER_ACTION was granted, and WRITE on transactional ids was taken away, while a gap was filled."""
+    scene = Scene()
+    scene.target.claims = [OPEN, OPEN]
+    reasons: list[str] = []
+    scene.on_retry = lambda: reasons.append(f"{scene.cursor.current_state().state}: {scene.outbox.last_error}")
+
+    def gap() -> None:
+        scene.queue.by_transactions, scene.queue.is_known = True, is_known
+        scene.gap(10, 12)
+
+    scene.play(gap)
+    assert (scene.target.calls, scene.target.end, scene.queue.by_transactions) == (["claim"], 12, False)
+    assert len(scene.target.runs) == 1
+    assert len(reasons) == 2
+    assert reasons[0].startswith("UNAUTHORIZED")
+    assert "empty transactions that fill gaps may still be open" in reasons[0]
+
+
+def test_a_predecessor_whose_transactions_the_ledger_has_lost_is_fenced_for_certain() -> None:
+    scene = Scene(is_clean=False)
+    scene.target.states = {5: ProducerState(5, 3, -1, -1, 1, -1)}
+    scene.target.claims = [DisconnectedFailure("disconnected")]
+    scene.play(lambda: scene.gap(10, 12))
+    assert (scene.target.calls, scene.target.claims, scene.target.end) == (["claim"], [], 12)
+
+
+def test_transactions_that_a_killed_process_has_left_are_ended_at_the_start() -> None:
+    scene = Scene(is_clean=False)
+    scene.target.claims = [DisconnectedFailure("disconnected"), OPEN]
+    done: list[bool] = []
+    waits: list[tuple[float, str]] = []
+
+    async def pause(seconds: float) -> None:
+        waits.append((seconds, str(scene.cursor.current_state().state)))
+
+    scene.link.pause = pause  # type: ignore[method-assign]
+
+    async def settle() -> None:
+        done.append(await scene.fills.settle(scene.cursor))
+
+    scene.play(lambda: scene.fills._tasks.spawn(settle()))
+    assert (done, scene.target.calls, scene.outbox.last_error) == ([True], ["claim"], None)
+    assert waits == [(0.25, "UNREACHABLE"), (5.0, "UNAUTHORIZED")]
+
+
+def test_a_target_that_has_lost_its_end_after_it_was_looked_up_gets_no_marker() -> None:
+    """An election has done so between the comparison with the source, after a crash, and the first gap."""
+    scene = Scene(is_clean=False)
+    scene.target.end = 8
+    scene.play(lambda: scene.gap(10, 20))
+    assert (scene.truncated, scene.target.runs) == ([8], [])
 
 
 def test_markers_of_a_predecessor_that_had_read_more_of_the_source_are_taken_over() -> None:

@@ -56,6 +56,7 @@ class Scene:
         self.waiting: list[Callable[[], None]] = []
         self.current: dict[TopicPartition, Session] = {}
         self.forgotten: list[TopicPartition] = []  # whose ended sessions were
+        self.unsettled: set[TopicPartition] = set()
         self.losses = Losses(
             dataclasses.replace(COPY, **changes),
             BackgroundTasks(cast(Any, None)),
@@ -636,22 +637,25 @@ def test_with_preserved_offsets_copying_continues_where_a_truncated_target_ends(
     scene.losses.target_truncated(scene.cursor, 3, 7)
     assert opened == [(scene.cursor, Mark(7, 7, 0))]
     assert (scene.cursor.suspended, queue.next_gap) == (True, (-1, -1)), "nothing is filled meanwhile"
+    assert scene.unsettled == {TP}, "the end is read again before the first batch"
 
 
 @pytest.mark.parametrize(
-    ("position", "records", "there", "lost_before", "lost"),
+    ("began", "position", "records", "there", "lost_before", "lost"),
     [
-        (10, 10, None, (), [(10, 30)]),
-        (10, 10, CopiedRange(14, 14), (), [(14, 30)]),  # 10..13 are on the target
-        (10, 10, CopiedRange(30, 14), (), []),
-        (20, 10, None, ((10, 30),), []),  # half of the range is filled
-        (20, 10, None, ((10, 25),), [(25, 30)]),
-        (20, 0, None, (), []),  # in the offsets before the first record
-        (0, 0, CopiedRange(20, 0), (), []),
-        (0, 0, None, (), [(0, 30)]),
+        (0, 10, 10, None, (), [(10, 30)]),
+        (0, 10, 10, CopiedRange(14, 14), (), [(14, 30)]),  # 10..13 are on the target
+        (0, 10, 10, CopiedRange(30, 14), (), []),
+        (0, 20, 10, None, ((10, 30),), []),  # half of the range is filled
+        (0, 20, 10, None, ((10, 25),), [(25, 30)]),
+        (20, 20, 0, None, (), []),  # while the offsets before the first record are filled
+        (20, 22, 2, None, (), [(22, 30)]),
+        (0, 20, 0, None, (), [(20, 30)]),  # transaction markers
+        (0, 0, 0, None, (), [(0, 30)]),
     ],
 )
 def test_with_preserved_offsets_only_what_was_not_copied_is_a_lost_range(
+    began: int,
     position: int,
     records: int,
     there: CopiedRange | None,
@@ -665,7 +669,7 @@ def test_with_preserved_offsets_only_what_was_not_copied_is_a_lost_range(
         scene.cursor.begin(Mark(position, position, records))
         scene.cursor.outgoing.there = there
         scene.cursor.lost = [Lost(first, after, "retention", 0) for first, after in lost_before]
-        scene.current = {TP: Session(ProducerIdentity(1, 0), Mark(0, 0, 0))}
+        scene.current = {TP: Session(ProducerIdentity(1, 0), Mark(began, 0, 0))}
         scene.losses._sessions = cast("Any", scene)
         scene.range = (30, 50)
         scene.unreadable()

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ import pytest
 from mm2.copy.executor.background import BackgroundTasks
 from mm2.copy.executor.continued_sessions import ContinuedSessions
 from mm2.copy.executor.cursor import Cursor, FormerLog
+from mm2.copy.executor.fetched_batches import COMPACTED, MISSING
 from mm2.copy.executor.gap_queue import GapQueue
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.new_sessions import NewSessions, duration_ms
@@ -29,6 +31,7 @@ from mm2.copy.executor.target_progress import (
     ProgressQuestion,
     RevivedSession,
     TargetProgress,
+    WrittenRange,
     fingerprint,
     records_at,
 )
@@ -104,7 +107,10 @@ class Scene:
             spec, link, tasks, endpoints, cursors, sessions, new_sessions, losses, self._commit
         )
         self.search = TargetSearch(spec, link, tasks, endpoints, sessions, new_sessions)
-        self.opening = Opening(spec, cast(Any, self), tasks, cursors, sessions, self.continued, new_sessions)
+        self.settled: list[bool] = []  # whether the transactions of a predecessor can be ended, answers
+        self.opening = Opening(
+            spec, cast(Any, self), tasks, cursors, sessions, self.continued, new_sessions, self._settle
+        )
         self.look_up: Any = SimpleNamespace(progress=self._standings, fingerprints=lambda *_: Prints(self.prints))
         parts: Any = (self.new_sessions, self.continued, self.search)
         for part in parts:
@@ -160,6 +166,11 @@ class Scene:
         self.questions.append(questions)
         answer = self.standings.pop(0) if len(self.standings) > 1 else self.standings[0]
         return dict.fromkeys(questions, answer)
+
+    async def _settle(self, cursor: Cursor) -> bool:
+        assert (cursor.window.position, self.questions, self.asked) == (-1, [], []), "before anything is looked up"
+        await asyncio.sleep(0)
+        return self.settled.pop(0)
 
     async def _call(self, call: Callable[..., Any], *args: Any) -> Any:
         await asyncio.sleep(0)
@@ -254,7 +265,7 @@ def preserving(**changes: Any) -> Scene:
     scene = Scene(**changes)
     scene.cursor.gaps = GapQueue(scene.outbox, lambda *_: None, lambda: None, scene.cursor.window.done)
     scene.cursor.window.is_preserved = True
-    scene.look_up.foreign_offset = lambda *_: -1
+    scene.look_up.written = lambda *_: WrittenRange(-1)
     return scene
 
 
@@ -344,6 +355,126 @@ def test_with_preserved_offsets_a_reset_and_a_trimmed_source_begin_after_the_end
     assert not scene.sessions.new | scene.sessions.set_by_user
 
 
+@pytest.mark.parametrize(
+    ("hole_reason", "changes", "is_known"),
+    [
+        (MISSING, {}, True),
+        (COMPACTED, {}, False),  # each replica compacts its log for itself
+        (MISSING, {"dead_letter_topic": "letters"}, False),  # a marker is in the place of a dead letter
+        (MISSING, {"changes": ChangesSpec("m:f", {}, "ab12")}, True),
+        (MISSING, {"changes": ChangesSpec("m:f", {}, "ab12", "Dice is not declared deterministic")}, False),
+    ],
+    ids=["uncompacted", "compacted", "dead letters", "changed", "not repeatable"],
+)
+def test_with_preserved_offsets_a_gap_that_was_filled_is_known_to_have_had_no_record(
+    hole_reason: str, changes: dict[str, Any], *, is_known: bool
+) -> None:
+    scene = preserving(**changes)
+    scene.cursor.window.hole_reason = hole_reason
+    scene.look_up.written = lambda *_: WrittenRange(-1, ((52, 54),))
+    scene.standings = [TargetProgress(53, 55, 4)]
+    compared(scene, [], [])
+    session = dataclasses.replace(SESSION, rules=str(scene.sessions.rules))
+    play(scene, lambda: scene.begin(Start(50, 40, PRESERVED.replace(session=session))))
+    there = scene.cursor.outgoing.there
+    assert there is not None
+    assert there.markers == (((52, 54),) if is_known else ())
+
+
+@pytest.mark.parametrize("rules", [UNCOMMITTED, COMMITTED], ids=["same rules", "other rules"])
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_with_preserved_offsets_transactions_of_a_killed_process_are_ended_before_anything_is_looked_up(
+    rules: str, *, is_moved: bool
+) -> None:
+    """Their markers would shift what is written before them: also a batch, if other rules make records of a gap."""
+    scene = preserving()
+    scene.settled = [True]
+    scene.standings = [TargetProgress(50, 50, 4)]
+    for starts in (cast("Any", scene.continued._preserved), cast("Any", scene.new_sessions._preserved)):
+        starts._source_admin = starts._target_admin = scene
+        starts._target = SimpleNamespace(stable_ends=lambda asked: dict.fromkeys(asked, OffsetInfo(50, -1, -1)))
+        starts._first_difference = lambda *_: None
+    entry = PRESERVED.replace(session=dataclasses.replace(SESSION, rules=rules), fills_by_transactions=True)
+    start = Start(50, 50, entry.replace(session=None) if is_moved else entry, moved=is_moved)
+    play(scene, lambda: scene.begin(start))
+    assert (scene.settled, scene.cursor.window.mark.target, scene.reading) == ([], 50, [scene.cursor])
+
+
+def test_with_preserved_offsets_nothing_begins_while_transactions_of_a_killed_process_may_be_open() -> None:
+    scene = preserving()
+    scene.settled = [False]
+    play(scene, lambda: scene.begin(Start(50, 50, PRESERVED.replace(fills_by_transactions=True))))
+    assert (scene.settled, scene.reading, scene.questions) == ([], [], [])
+
+
+def test_with_preserved_offsets_a_clean_hand_off_leaves_no_transaction_open() -> None:
+    scene = preserving()
+    play(scene, lambda: scene.begin(Start(50, 50, PRESERVED.replace(fills_by_transactions=True), clean=True)))
+    assert scene.reading == [scene.cursor]
+    assert scene.cursor.gaps is not None
+    assert not scene.cursor.gaps.by_transactions
+
+
+LEADING = PRESERVED.replace(session=Session(ProducerIdentity(7, 1), Mark(500, 0, 0)), mark=Mark(0, 0, 0), lost=())
+
+
+@pytest.mark.parametrize(
+    ("progress", "there", "filled", "position"),
+    [
+        (TargetProgress(0, 0, 4), None, (0, 500), 0),
+        (TargetProgress(0, 200, 4), None, (0, 500), 0),
+        (TargetProgress(0, 500, 4), None, (-1, -1), 500),
+        (TargetProgress(7, 507, 4), CopiedRange(507, 7), (-1, -1), 500),
+    ],
+    ids=["nothing is filled", "some offsets are filled", "all are filled", "with records"],
+)
+def test_with_preserved_offsets_a_crash_before_the_first_record_does_not_turn_the_leading_gap_into_a_loss(
+    progress: TargetProgress, there: CopiedRange | None, filled: tuple[int, int], position: int
+) -> None:
+    """Copying begins at source offset 500, with a new producer; the offsets before it are filled."""
+    scene = preserving()
+    scene.standings = [progress]
+    compared(scene, [], [])
+    scene.offsets[LATEST] = [600]
+    play(scene, lambda: scene.begin(Start(0, 0, LEADING)))
+    cursor = scene.cursor
+    assert cursor.gaps is not None
+    assert (cursor.offset, cursor.window.position, cursor.outgoing.there) == (500, position, there)
+    assert (cursor.gaps.next_gap, cursor.window.trail.gaps) == (filled, LEADING.gaps), "nothing is counted as missing"
+    assert scene.reading == [cursor]
+
+
+def test_with_preserved_offsets_a_new_session_remembers_where_copying_begins() -> None:
+    scene = preserving()
+    scene.offsets[EARLIEST] = [40]
+    starts: Any = scene.new_sessions._preserved
+    starts._source_admin = scene
+    starts._target_admin = SimpleNamespace(list_offsets=lambda asked: dict.fromkeys(asked, OffsetInfo(0, -1, -1)))
+    ends = [0, 30, 45]
+    starts._target = SimpleNamespace(stable_ends=lambda asked: dict.fromkeys(asked, OffsetInfo(ends.pop(0), -1, -1)))
+    starts._first_difference = lambda *_: None
+    play(scene, lambda: scene.begin(Start(None)))
+    assert scene.sessions.current[TP].start == Mark(40, 0, 0)
+    assert scene.cursor.window.mark == Mark(0, 0, 0)
+    # The target has lost markers. It ends within them, and then after them.
+    for end, start in ((30, Mark(40, 30, 0)), (45, Mark(45, 45, 0))):
+        play(scene, partial(scene.new_sessions.open_again, scene.cursor, Mark(end, end, 0)))
+        assert (scene.sessions.current[TP].start, scene.cursor.offset) == (start, start.source)
+
+
+def test_with_preserved_offsets_other_rules_keep_the_leading_gap() -> None:
+    scene = preserving()
+    scene.standings = [TargetProgress(0, 200, 4)]
+    scene.offsets[EARLIEST], scene.offsets[LATEST] = [500], [600]
+    starts: Any = scene.new_sessions._preserved
+    starts._source_admin = starts._target_admin = scene
+    starts._target = SimpleNamespace(stable_ends=lambda asked: dict.fromkeys(asked, OffsetInfo(200, -1, -1)))
+    starts._first_difference = lambda *_: None
+    session = dataclasses.replace(LEADING.session or SESSION, rules=COMMITTED)
+    play(scene, lambda: scene.begin(Start(0, 0, LEADING.replace(session=session))))
+    assert (scene.sessions.current[TP].start, scene.cursor.offset) == (Mark(500, 200, 0), 500)
+
+
 @pytest.mark.parametrize(("is_clean", "is_unverified"), [(True, False), (False, True)])
 def test_with_preserved_offsets_other_rules_after_a_crash_begin_with_a_look_up(
     *, is_clean: bool, is_unverified: bool
@@ -367,13 +498,13 @@ def test_with_preserved_offsets_a_target_that_cannot_be_read_is_not_taken_to_be_
     scene = preserving()
     answers: list[int | KafkaFailure] = [DisconnectedFailure("disconnected"), 150]
 
-    def foreign_offset(*_: object) -> int:
+    def written(*_: object) -> WrittenRange:
         answer = answers.pop(0)
         if isinstance(answer, KafkaFailure):
             raise answer
-        return answer
+        return WrittenRange(answer)
 
-    scene.look_up.foreign_offset = foreign_offset
+    scene.look_up.written = written
     diverged: list[int] = []
     losses: Any = scene.continued._losses
     losses.target_diverged = lambda _, offset: diverged.append(offset)

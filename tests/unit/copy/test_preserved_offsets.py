@@ -257,10 +257,12 @@ def test_all_histories_end_with_the_source_s_offsets(seed: int) -> None:
     for number in range(seed, seed + 1_000):
         chance = random.Random(number)
         source, broker = random_source(chance), Broker()
-        if number % 4:
-            fill_with_markers(chance, source, broker)
-        else:
+        if number % 4 == 0:
             fill_with_transactions(chance, source, broker)
+        elif number % 4 == 1:
+            fill_with_either(chance, source, broker)
+        else:
+            fill_with_markers(chance, source, broker)
         assert broker.log == source.expected(), f"seed {number}"
 
 
@@ -309,6 +311,44 @@ def fill_with_transactions(chance: random.Random, source: Source, broker: Broker
                 dead.append(writer.claimed)
             if chance.random() < 0.5:
                 ids.write(chance.randrange(3))
+
+
+def fill_with_either(chance: random.Random, source: Source, broker: Broker) -> None:
+    """Rights are granted and revoked between writers. The ledger shows a writer that transactions may be open."""
+    sequences = {offset: number for number, offset in enumerate(source.records)}
+    ids, most = Ids(broker), chance.randint(1, 5)
+    late: list[list[Marker]] = []
+    dead: list[list[int]] = []
+    has_transactions = False
+    for is_last in [*[False] * chance.randint(0, 6), True]:
+        if has_transactions:
+            ids.claim()
+        while late and chance.random() < 0.3:
+            broker.append(late.pop())
+        has_transactions = chance.random() < 0.5
+        if has_transactions:
+            late.clear()  # the broker that rejects this writer's markers also rejects those of its predecessors
+            writer: Writer = TransactionWriter(broker, source, sequences, [], ids)
+        else:
+            writer = Writer(broker, source, sequences, late)
+        for _ in range(1_000 if is_last else chance.randint(0, 6)):
+            if late and chance.random() < 0.3:
+                broker.append(late.pop(chance.randrange(len(late))))
+            if dead and chance.random() < 0.3:
+                number = chance.randrange(3)
+                assert not ids.add(number, chance.choice(dead)[number]), "fenced"
+            if not writer.step(most, lost=False, applied=True):
+                break
+        if not is_last:
+            writer.step(most, lost=True, applied=chance.random() < 0.5)
+            if isinstance(writer, TransactionWriter) and writer.claimed:
+                dead.append(writer.claimed)
+            if chance.random() < 0.5:
+                ids.write(chance.randrange(3))
+    for markers in late:
+        broker.append(markers)
+    for number in range(3):
+        ids.write(number)
 
 
 def test_markers_of_later_offsets_and_generations_are_ordered() -> None:
@@ -568,6 +608,38 @@ def test_changed_records_of_a_new_leader_are_compared_with_what_a_predecessor_ha
     assert condition.state == PartitionState.DIVERGED
     assert "A.t-0 has another record at offset 3 than t-0" in condition.reason
     assert (bench.keys(), bench.cursor.window.position) == ([], 3)
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+@pytest.mark.parametrize(("first", "position"), [(3, 3), (4, 7)])
+def test_a_record_of_the_source_where_a_predecessor_has_filled_a_gap_stops_the_partition(
+    first: int, position: int, *, is_changed: bool
+) -> None:
+    """After a crash an unclean election on the source has replaced a transaction marker by a record."""
+    bench = Preserving()
+    if is_changed:
+        changes = SimpleNamespace(apply=lambda _part, record: record, close=lambda: None)
+        bench.cursor.changes = Changer(cast(Any, changes), lambda call: call())
+    bench.cursor.outgoing.there = CopiedRange(7, 6, markers=((3, 4),))
+    bench.end = 7
+    bench.fetch_each(batch(0, 3), *([marker(3, 1)] if first == 4 else []), batch(first, 7 - first))
+    bench.settle()
+    condition = bench.cursor.conditions.stop
+    assert bench.cursor.window.position == position
+    if first == 4:
+        assert condition is None
+        return
+    assert condition is not None
+    assert condition.state == PartitionState.DIVERGED
+    assert "A.t-0 has no record at offset 3, where t-0 has one that was not there before" in condition.reason
+
+
+def test_an_election_that_replaces_the_marker_read_last_is_found_by_its_leader_epoch() -> None:
+    bench = Preserving()
+    bench.fetch(of_epoch(batch(0, 3), 5), of_epoch(marker(3, 1), 5))
+    bench.settle()
+    bench.cursor.diverged(5, 3)
+    assert (bench.end, bench.owner.calls) == (4, [("diverged", 5, 3)])
 
 
 def test_fewer_records_on_the_source_than_a_predecessor_has_copied_do_not_change_the_count() -> None:

@@ -56,7 +56,7 @@ def test_entry_survives_the_ledger() -> None:
     assert LedgerEntry.from_json("orders", 0, ruled.to_json()) == ruled
     ahead = ENTRY.replace(known_epoch=5, retired=("src0", "dst0"), source_epochs=(EpochStart(2, 7), EpochStart(3, 40)))
     assert LedgerEntry.from_json("orders", 0, ahead.to_json()) == ahead
-    moved = ENTRY.replace(former=FormerTopic("orders", 40))
+    moved = ENTRY.replace(former=FormerTopic("orders", 40), is_preserved=True, fills_by_transactions=True)
     assert LedgerEntry.from_json("orders", 0, moved.to_json()) == moved
 
 

@@ -466,6 +466,42 @@ def test_with_preserved_offsets_the_loss_of_markers_is_passed_to_the_owner(*, is
     play(scenario)
 
 
+@pytest.mark.parametrize("is_preserved", [True, False])
+@pytest.mark.parametrize("end", [110, 105])
+def test_with_preserved_offsets_a_broker_that_has_lost_markers_while_it_was_not_connected_gets_no_batch(
+    end: int, *, is_preserved: bool
+) -> None:
+    """It would append the batch at another offset than the source's: none of the records before are lost."""
+
+    async def scenario(scene: Scene) -> None:
+        line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
+        box.is_preserved, box.end_offset = is_preserved, 110
+        line.fail(GONE)
+        again = Line(scene.sink, 1)
+        scene.standing = TargetProgress(0, end, 1)
+        scene.put(box, "a", 5)
+        await turn()
+        is_sent = not is_preserved or end == 110
+        assert scene.truncated == ([] if is_sent else [(0, 105)])
+        assert (again.requests, len(scene.questions)) == ([[(0, 5)]] if is_sent else [], is_preserved)
+
+    play(scenario)
+
+
+def test_with_preserved_offsets_a_target_that_has_lost_its_end_after_it_was_looked_up_gets_no_batch() -> None:
+    """An election has done so between the comparison with the source, after a crash, and the first batch."""
+
+    async def scenario(scene: Scene) -> None:
+        line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
+        box.is_preserved, box.end_offset, box.verified_epoch, box.leader_epoch = True, 110, 1, 2
+        scene.standing = TargetProgress(0, 105, 2)
+        scene.put(box, "a", 5)
+        await turn()
+        assert (scene.truncated, line.requests) == ([(0, 105)], [])
+
+    play(scenario)
+
+
 @pytest.mark.parametrize(("end", "is_moved"), [(110, False), (113, True)])
 def test_with_preserved_offsets_late_records_of_a_predecessor_are_passed_to_the_owner(
     end: int, *, is_moved: bool

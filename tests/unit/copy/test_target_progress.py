@@ -18,6 +18,7 @@ from mm2.copy.executor.target_progress import (
     RevivedSession,
     TargetLookUp,
     TargetProgress,
+    WrittenRange,
     fingerprint,
 )
 from mm2.copy.session import SEQUENCES, EndedSession, Mark
@@ -38,7 +39,7 @@ from mm2.kafka.structs import (
     TopicInfo,
     TopicPartition,
 )
-from tests.unit.copy.batches import batch, record, view_of
+from tests.unit.copy.batches import batch, marker, record, view_of
 
 T, U = TopicPartition("A.t", 0), TopicPartition("A.u", 0)
 OURS = ProducerIdentity(7, 2)
@@ -361,15 +362,11 @@ def fetch_answer(records: bytes | bytearray, *, throttle_ms: int = 0) -> memoryv
     return memoryview(bytes(5) + bytes(response.encode(version=12)))
 
 
-def test_responses_emptied_by_a_quota_are_not_the_end_of_the_log() -> None:
-    target = Target()
+def answering(target: Target, *answers: memoryview) -> None:
+    """What its leader answers to Fetch requests."""
     look_up: Any = target.look_up
     del look_up._batches
-    answers = [
-        fetch_answer(batch(250, 3, producer=(7, 2, 100))),
-        *(fetch_answer(b"", throttle_ms=50) for _ in range(4)),
-        fetch_answer(batch(253, 3, producer=(7, 2, 103))),
-    ]
+    waiting = [*answers]
     look_up._cluster.leader = lambda _topic, _partition: 1
     look_up._cluster.open_connection = lambda _node: SimpleNamespace(
         maybe_reauthenticate=lambda: None,
@@ -377,11 +374,32 @@ def test_responses_emptied_by_a_quota_are_not_the_end_of_the_log() -> None:
         next_correlation_id=lambda: 0,
         client_id="c",
         send_buffers=lambda _buffers: None,
-        receive_frame=lambda _buffer, **_: answers.pop(0),
+        receive_frame=lambda _buffer, **_: waiting.pop(0),
         close=lambda: None,
+    )
+
+
+def test_responses_emptied_by_a_quota_are_not_the_end_of_the_log() -> None:
+    target = Target()
+    answering(
+        target,
+        fetch_answer(batch(250, 3, producer=(7, 2, 100))),
+        *(fetch_answer(b"", throttle_ms=50) for _ in range(4)),
+        fetch_answer(batch(253, 3, producer=(7, 2, 103))),
     )
     target.ends_at(256)
     assert target.ask(100, 250).records == 106
+
+
+@pytest.mark.parametrize(("producer", "foreign"), [((7, 2, 2), -1), ((9, 0, 0), 253)])
+def test_what_was_written_are_runs_of_markers_and_the_first_record_of_another_producer(
+    producer: tuple[int, int, int], foreign: int
+) -> None:
+    target = Target()
+    ours = batch(247, 2, producer=(7, 2, 0)), marker(249, 0), marker(250, 0), batch(251, 1, producer=(7, 2, 2))
+    answering(target, fetch_answer(b"".join([*ours, marker(252, 0), batch(253, 3, producer=producer)])))
+    written = target.look_up.written(T, 247, 256, {OURS})
+    assert written == WrittenRange(foreign, ((249, 251), (252, 253)))
 
 
 def test_fingerprints_are_of_our_records_in_that_range() -> None:

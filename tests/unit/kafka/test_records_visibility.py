@@ -130,6 +130,16 @@ def test_crcs_are_not_checked_on_request() -> None:
     assert visible.position == 9
 
 
+def test_control_batches_are_returned_on_request() -> None:
+    data = memoryview(data_of("plain", 0, 7, 2) + data_of("abort", 5, 9, 1))
+    assert [
+        [view.base_offset for view in VisibleBatches(data, 0, with_control=wanted)] for wanted in (False, True)
+    ] == [
+        [7],
+        [7, 9],
+    ]
+
+
 def test_an_incomplete_last_batch_is_left_out() -> None:
     whole = data_of("plain", 0, 7, 2)
     data = memoryview(whole + data_of("plain", 0, 9, 1)[:-1])
