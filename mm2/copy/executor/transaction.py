@@ -195,14 +195,18 @@ class TaskTransactions:
 
     @staticmethod
     def _settled(outbox: Outbox) -> bool:
-        """Whether all batches that were sent in this transaction are acknowledged, except those that the target
-        rejects.
+        """Whether all batches that were sent in this transaction are acknowledged, except those that the target has
+        rejected with certainty.
         """
         is_rejected = outbox.state in {OutboxState.REFUSED, OutboxState.QUARANTINING}
-        return not outbox.sent and (not outbox.queue or outbox.queue[0].at < 0 or is_rejected)
+        is_waiting = not outbox.queue or outbox.queue[0].at < 0 or is_rejected
+        return is_waiting and not outbox.sent and not outbox.is_doubtful
 
     def _begin_outbox(self, outbox: Outbox, count: int) -> None:
-        outbox.begin(self._identity, count, known=True)
+        # The leader remembers a producer of which it has just appended a marker. Another one accepts any sequence from it, and
+        # would append a batch behind a rejected one.
+        was_acknowledged = outbox.acked > self._counted.get(outbox.partition, 0)
+        outbox.begin(self._identity, count, known=outbox.known and was_acknowledged)
         outbox.failures = 0
         self._counted[outbox.partition] = count
         # Before KIP-890 a partition is added before its first record; otherwise it gets no marker.

@@ -15,6 +15,7 @@ from mm2.config.worker_keys import WorkerConfig
 from mm2.connect import node
 from mm2.connect.node import Node
 from mm2.connect.plugins import Plugins
+from mm2.copy.executor.brokers import BrokerAddress
 from mm2.copy.executor.commits import TransactionCommits
 from mm2.copy.executor.copier import Copier
 from mm2.copy.executor.cursor import FormerLog
@@ -607,6 +608,167 @@ def test_a_partition_that_was_added_to_one_transaction_is_added_to_the_next_one_
         assert await ending
         await wait_until_async(lambda: order.count("send") == 2)
         assert order == ["add t", "send", "end", "add t", "send"]
+
+    sinks.play(scenario)
+
+
+class Pipeline:
+    """`TaskTransactions` of one partition and the offsets topic, on a sink whose brokers the test plays."""
+
+    def __init__(self, scene: sinks.Scene) -> None:
+        self.scene = scene
+        self.ended: list[str] = []
+        self.address = TopicPartition("offsets", 0)
+        scene.leaders(t=1, offsets=1)
+        scene.sink.in_transactions("x", sinks.VERSION)
+        self.line = sinks.Line(scene.sink, 1)
+        self.box = scene.outbox(transactional=True)
+        self.transactions = TaskTransactions(
+            scene.cluster, EXACTLY_ONCE, scene.sink, "offsets", self._call, lambda _error: None
+        )
+        self.transactions._identity = ProducerIdentity(7, 0)
+        self.transactions._client = cast(Any, SimpleNamespace(end=self._end, implicit_partitions=True))
+        self.transactions.begin([self.box])
+
+    async def _call(self, work: Any, *args: Any) -> Any:
+        return work(*args)
+
+    def _end(self, identity: ProducerIdentity, _commit: bool) -> ProducerIdentity:
+        self.ended.append(f"acknowledged {[name for name, _ in self.scene.acked]}")
+        return ProducerIdentity(identity.producer_id, identity.producer_epoch + 1)
+
+    def commit(self) -> asyncio.Task[bool]:
+        return asyncio.get_running_loop().create_task(
+            self.transactions.commit(lambda: [(0, Record(b"k", b"v"))], lambda: True, lambda: False)
+        )
+
+    async def commit_acknowledged(self) -> None:
+        """Commit what is acknowledged, with the position."""
+        before, ending = len(self.line.requests), self.commit()
+        await wait_until_async(lambda: len(self.line.requests) > before or ending.done())
+        offsets = self.transactions._offsets[0]
+        offsets.address = BrokerAddress(1, 0)
+        self.scene.sink.wake(offsets)
+        await wait_until_async(lambda: len(self.line.requests) > before)
+        self.line.answer((self.address, 0, 5))
+        assert await ending
+
+    async def reconnect(self, *, requests: int = 1) -> None:
+        """The next connection to the same broker, over which so many requests arrive."""
+        self.line = sinks.Line(self.scene.sink, 1)
+        self.box.address = BrokerAddress(1, 0)
+        self.scene.sink.wake(self.box)
+        await wait_until_async(lambda: len(self.line.requests) >= requests)
+
+
+def test_a_leader_that_may_not_know_the_producer_gets_one_batch_until_it_has_acknowledged_one() -> None:
+    """It accepts any sequence, so it would append a batch behind one that it rejects."""
+
+    async def scenario(scene: sinks.Scene) -> None:
+        pipeline = Pipeline(scene)
+        for name in "abc":
+            scene.put(pipeline.box, name)
+        await sinks.turn()
+        assert pipeline.line.requests == [[(0, 1)]]
+        pipeline.line.answer((sinks.TP, 0, 10))
+        await sinks.turn()
+        assert pipeline.line.requests[1:] == [[(1, 1)], [(2, 1)]]
+        for base in (11, 12):
+            pipeline.line.answer((sinks.TP, 0, base))
+        await pipeline.commit_acknowledged()
+        scene.put(pipeline.box, "d")
+        scene.put(pipeline.box, "e")
+        await sinks.turn()
+        assert pipeline.line.requests[-2:] == [[(0, 1)], [(1, 1)]], "the marker has just been appended"
+
+    sinks.play(scenario)
+
+
+def test_a_leader_may_have_forgotten_a_producer_without_a_batch_in_the_last_transaction() -> None:
+    async def scenario(scene: sinks.Scene) -> None:
+        pipeline = Pipeline(scene)
+        scene.put(pipeline.box, "a")
+        await sinks.turn()
+        pipeline.line.answer((sinks.TP, 0, 10))
+        await pipeline.commit_acknowledged()
+        await pipeline.commit_acknowledged()  # of other partitions
+        before = len(pipeline.line.requests)
+        scene.put(pipeline.box, "b")
+        scene.put(pipeline.box, "c")
+        await sinks.turn()
+        assert pipeline.line.requests[before:] == [[(0, 1)]]
+
+    sinks.play(scenario)
+
+
+@pytest.mark.parametrize("code", [None, UNKNOWN_SERVER_ERROR])
+def test_a_transaction_with_a_batch_of_unknown_outcome_behind_a_rejected_one_is_never_committed(
+    code: int | None,
+) -> None:
+    """Its position is before the rejected batch, so the other one would be copied again."""
+
+    async def scenario(scene: sinks.Scene) -> None:
+        pipeline = Pipeline(scene)
+        scene.put(pipeline.box, "a")
+        await sinks.turn()
+        pipeline.line.answer((sinks.TP, 0, 10))
+        scene.put(pipeline.box, "b")
+        scene.put(pipeline.box, "c", 3)
+        await sinks.turn()
+        pipeline.line.answer((sinks.TP, sinks.TOO_LARGE, -1))
+        if code is None:
+            pipeline.line.fail(sinks.GONE)
+            await pipeline.reconnect()
+        else:
+            pipeline.line.answer((sinks.TP, code, -1))
+            await wait_until_async(lambda: len(pipeline.line.requests) == 4)
+        assert pipeline.line.requests[-1] == [(1, 1)]
+        pipeline.line.answer((sinks.TP, sinks.TOO_LARGE, -1))
+        await sinks.turn()
+        assert scene.lost == [sinks.TOO_LARGE], "the micro-batch ends, and its successor aborts the transaction"
+        assert not pipeline.box.refused
+        ending = pipeline.commit()
+        await asyncio.sleep(0.05)
+        ending.cancel()
+        await asyncio.wait({ending})
+        assert pipeline.ended == []
+
+    sinks.play(scenario, **{"retry.backoff.ms": "5", "retry.backoff.max.ms": "10"})
+
+
+def test_a_stop_does_not_commit_a_transaction_with_a_batch_of_unknown_outcome() -> None:
+    """Unsent batches are removed from the queue at a stop, and so are those that were to be sent again."""
+
+    async def scenario(scene: sinks.Scene) -> None:
+        pipeline = Pipeline(scene)
+        scene.put(pipeline.box, "a")
+        await sinks.turn()
+        pipeline.line.fail(sinks.GONE)
+        await sinks.turn()
+        pipeline.box.queue.clear()
+        ending = pipeline.commit()
+        await asyncio.sleep(0.05)
+        ending.cancel()
+        await asyncio.wait({ending})
+        assert (pipeline.ended, pipeline.transactions._offsets) == ([], {}), "no position was written"
+
+    sinks.play(scenario)
+
+
+def test_a_rejected_batch_behind_which_nothing_was_sent_does_not_delay_the_commit() -> None:
+    """Also where its first request had no response."""
+
+    async def scenario(scene: sinks.Scene) -> None:
+        pipeline = Pipeline(scene)
+        scene.put(pipeline.box, "a")
+        scene.put(pipeline.box, "b", 3)
+        await sinks.turn()
+        pipeline.line.fail(sinks.GONE)
+        await pipeline.reconnect()
+        pipeline.line.answer((sinks.TP, sinks.TOO_LARGE, -1))
+        assert (pipeline.box.refused, scene.lost) == (True, [])
+        await pipeline.commit_acknowledged()
+        assert pipeline.ended == ["acknowledged []"]
 
     sinks.play(scenario)
 
