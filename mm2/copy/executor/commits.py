@@ -402,9 +402,12 @@ class TransactionCommits(Commits):
     def remember_source(self, cursor: Cursor) -> None:
         """Record the source topic and log of a position that was committed before the ledger had an entry, or set by
         a user. The source may have been recreated by the time the first transaction is written.
+
+        Without a position, auto.offset.reset applies again if that transaction is not committed.
         """
         before = self._previous.get(cursor.partition)
-        if before is not None and before.state is None and cursor.window.position >= 0:
+        has_position = cursor.window.position >= 0 and self._positions.committed.get(cursor.partition) is not None
+        if before is not None and before.state is None and has_position:
             self._previous[cursor.partition] = before._replace(state=self._source_state(cursor))
 
     def _is_ahead(self, cursor: Cursor) -> bool:

@@ -45,6 +45,7 @@ EXACTLY_ONCE = TransactionsSpec("id")
 INVALID_TXN_STATE = 48
 UNKNOWN_SERVER_ERROR = -1
 COORDINATOR_ERROR = BrokerFailure.of(15)
+LEADER_NOT_AVAILABLE = BrokerFailure.of(5)
 BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
 WORKER = {
     "bootstrap.servers": "127.0.0.1:1",
@@ -279,6 +280,24 @@ def test_the_beginning_of_an_empty_log_is_kept_when_its_first_transaction_is_abo
     scene.copy(300, 5)
     scene.commit(fails=COORDINATOR_ERROR)
     assert scene.successor().position == 0
+
+
+@pytest.mark.parametrize("event", ["none", "unreadable", "unvalidated"])
+def test_without_a_position_auto_offset_reset_applies_until_the_first_commit(event: str) -> None:
+    """From offset 0 all of the source would be copied with latest, and with earliest what retention has deleted would count as lost."""
+    scene = Scene()
+    scene.positions.committed[TP] = None
+    scene.positions.entries.clear()
+    scene.commits.start(TP, Start(None))
+    scene.cursor.begin(Mark(1000, -1, 0))
+    if event == "unreadable":  # as each answer with an error
+        scene.events.unreadable(scene.cursor, LEADER_NOT_AVAILABLE)
+    elif event == "unvalidated":
+        scene.commits.remember_source(scene.cursor)
+    scene.copy(0, 5)
+    scene.commit(fails=COORDINATOR_ERROR)
+    start = scene.successor()
+    assert (start.position, start.moved) == (None, False)
 
 
 # -- a source log that was truncated -----------------------------------------------------------------------------------
