@@ -25,6 +25,7 @@ from mm2.copy.executor.transaction import TaskTransactions
 from mm2.copy.executor.window import SourceRange
 from mm2.copy.segments import SegmentChunk
 from mm2.copy.session import Lease, LedgerEntry, Mark, PartitionCondition, PreviousCommit, Session, SourceState, Start
+from mm2.copy.states import brief
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.records.record import Record
@@ -154,7 +155,7 @@ class Commits:
             int(cursor.rate.value),
             cursor.window.trail.newest.number,
             condition,
-            cursor.conditions.note,
+            brief(cursor.conditions.note),
             end=cursor.known_end,
             lost_before=lost_before,
             target_epoch=target.leader_epoch,

@@ -881,3 +881,24 @@ def test_the_previous_state_is_written_so_that_other_versions_read_the_rest() ->
     earlier = LedgerEntry.from_json("t", 0, data)
     assert earlier == entry.replace(before=before._replace(state=None))
     assert earlier.undone().source_id == "new", "older versions write no more"
+
+
+@pytest.mark.parametrize("text", ["a", "\x01", "\U0001f600", "\udc80"])
+@pytest.mark.parametrize("where", ["stop", "read", "paused", "note"])
+def test_an_entry_is_small_whatever_the_text_of_an_error(text: str, where: str) -> None:
+    """The target would reject the record of one with megabytes, and with it those of all partitions of the lane."""
+    scene, reason = Scene(), text * 2_000_000
+    if where == "stop":
+        scene.cursor.fail(PartitionState.FAILED, reason, at_source=True)
+    elif where == "read":
+        scene.cursor.set_read_error(PartitionState.UNREACHABLE, reason)
+    elif where == "paused":
+        scene.cursor.pause(reason, 1_000)
+    else:
+        scene.cursor.conditions.note = reason
+    entry = scene.commits.entry(scene.cursor)
+    record = entry_record(entry)
+    assert len(record.value or b"") < 16_000
+    found = entry.note if entry.condition is None else entry.condition.reason
+    assert found.endswith("… (1998000 more characters)")
+    assert len(scene.cursor.current_state().reason) == len(found), "also in the report to the driver"
