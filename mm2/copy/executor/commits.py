@@ -338,8 +338,14 @@ class TransactionCommits(Commits):
             # Write the entry again without the previous state: a user may set the position back to exactly that.
             self._written.pop(cursor.partition, None)
             call()
-        for cursor in {row[0].partition: row[0] for row in in_transaction if not row[1].already_copied}.values():
-            cursor.window.markers = (cursor.window.markers or 0) + 1
+        acknowledged = {row[0].partition for row in in_transaction if not row[1].already_copied}
+        for tp, cursor in self._cursors.items():
+            if tp in acknowledged:
+                cursor.window.markers = (cursor.window.markers or 0) + 1
+            elif cursor.outbox.partition in transactions.marked:
+                cursor.window.markers = (
+                    None  # its batches were rejected, perhaps before it became part of the transaction
+                )
         for cursor, copied, last in in_transaction:
             self._make_visible(cursor, copied, last)
         if self._syncs is not None:

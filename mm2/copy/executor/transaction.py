@@ -57,6 +57,7 @@ class TaskTransactions:
         self._on_failure = on_failure
         self._counted: dict[TopicPartition, int] = {}  # records of each outbox when the transaction began
         self._is_ending = self._is_over = False
+        self.marked: set[TopicPartition] = set()  # the partitions that the last transaction has put a marker into
         self._enrolling: set[TopicPartition] = set()
         self._enroller: asyncio.Task[None] | None = None
 
@@ -148,6 +149,7 @@ class TaskTransactions:
                 return False
             await asyncio.sleep(_POLL_S)
         before = self._identity
+        self.marked = {outbox.partition for outbox in self._data if self._is_part(outbox)}
         if self._sent():
             self._identity = await self._end()
         self._ended_s = time.monotonic()
@@ -179,6 +181,11 @@ class TaskTransactions:
     def _sent(self) -> bool:
         """Whether anything was sent in this transaction."""
         return any(outbox.next > self._counted.get(outbox.partition, 0) for outbox in self._all())
+
+    def _is_part(self, outbox: Outbox) -> bool:
+        """Whether the transaction includes a partition, also one of which all batches were rejected."""
+        is_added = outbox.enrolled and not self._client.implicit_partitions
+        return is_added or outbox.next > self._counted.get(outbox.partition, 0)
 
     async def _end(self) -> ProducerIdentity:
         try:

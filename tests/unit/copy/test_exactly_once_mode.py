@@ -155,7 +155,7 @@ class Scene:
         nothing: Any = None
         self.events = PartitionEvents(copier._link, copier._source, nothing, copier._cursors, Tally())
         self.events.attach(nothing, nothing, self.losses, self.commits, None, nothing)
-        self.cursor.owner.acked = self.events.acked  # type: ignore[method-assign]
+        self.cursor.window.on_acked = functools.partial(self.events.acked, self.cursor)
 
     def resume(self) -> None:
         """Nothing is fetched here."""
@@ -177,12 +177,16 @@ class Scene:
 
     def copy(self, base: int, count: int) -> None:
         self.bench.fetch(batch(self.cursor.offset, count))
-        outgoing = self.bench.outbox.queue[0]
-        self.bench.outbox.stamp(outgoing)
-        self.bench.outbox.acked = self.bench.outbox.next
-        self.bench.outbox.queue.popleft()
+        self.ack(base)
+
+    def ack(self, base: int) -> None:
+        """The target takes the first batch."""
+        outbox = self.bench.outbox
+        outgoing = outbox.queue.popleft()
+        outbox.stamp(outgoing)
+        outbox.acked = outbox.next
         outgoing.acked(base)
-        self.coordinator.records += count
+        self.coordinator.records += outgoing.count
 
     def commit(self, fails: KafkaFailure | None = None) -> None:
         """The next transaction; with ``fails`` the executor dies before it is committed."""
@@ -372,6 +376,32 @@ def test_a_transaction_whose_batches_were_all_rejected_is_empty() -> None:
     scene.commit()
     assert (scene.coordinator.ended, scene.positions.committed[TP]) == ([True], 100)
     assert (outbox.queue[0].at, outbox.next) == (-1, 0), "it is offered in the next one"
+
+
+@pytest.mark.parametrize("implicit", [True, False])
+def test_the_marker_of_a_transaction_whose_batches_were_rejected_is_of_no_other_producer(implicit: bool) -> None:
+    """The partition is part of the transaction all the same, if another one has records in it."""
+    scene = Scene()
+    scene.coordinator.implicit_partitions = implicit
+    scene.copy(200, 5)
+    scene.commit()  # a marker at 205
+    outbox = scene.bench.outbox
+    if implicit:
+        scene.bench.fetch(batch(105, 1))
+        outbox.stamp(outbox.queue[0])
+        outbox.state = OutboxState.REFUSED
+    else:
+        outbox.enrolled = True  # added, and held back since
+    scene.coordinator.records = 1
+    scene.commit()  # a marker at 206
+    outbox.state = OutboxState.OPEN
+    if not implicit:
+        scene.bench.fetch(batch(105, 1))
+    scene.ack(207)
+    assert (scene.cursor.window.mark, scene.cursor.window.foreign) == (Mark(106, 208, 106), 0)
+    scene.commit()  # a marker at 208
+    scene.copy(210, 1)
+    assert scene.cursor.window.foreign == 1, "209 is not ours"
 
 
 def test_only_one_commit_runs_and_nothing_follows_an_interrupted_one() -> None:
