@@ -70,6 +70,16 @@ _OF_CODE: Final[Mapping[int, PartitionState]] = {
     ErrorCode.UNKNOWN_TOPIC_ID: PartitionState.DELETED,
 }
 
+_LONGEST_REASON: Final = 2_000  # characters: at most 12 KB as JSON
+
+
+def brief(reason: str) -> str:
+    """The beginning of a reason or note, which is part of the ledger entry: the text of a plugin's error may have any
+    length, and characters that cannot be encoded.
+    """
+    kept = reason[:_LONGEST_REASON].encode(errors="replace").decode()
+    return kept if len(reason) <= _LONGEST_REASON else f"{kept}… ({len(reason) - _LONGEST_REASON} more characters)"
+
 
 def state_of(failure: Exception) -> PartitionState:
     """The state of a partition after this error."""

@@ -4,12 +4,33 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import ResourceType
 
+from mm2.copy.driver.engine import CopyEngine
+from mm2.copy.spec import TransactionsSpec
+from mm2.kafka.settings import ClientSettings
+from mm2.kafka.structs import TopicPartition
+from mm2.sandbox.kafka import LocalKafka
 from tests.faults import segments
-from tests.faults.environment import Environment, MirrorMaker, ReplicatedTopic, kill, members, running_mirror_maker
+from tests.faults.environment import (
+    LISTENERS,
+    Environment,
+    MirrorMaker,
+    ReplicatedTopic,
+    kill,
+    members,
+    running_mirror_maker,
+)
+from tests.integration.copy_flow import Flow, alter, rows_of
+from tests.integration.test_copy_engine import numbered, write
+from tests.support.proxy import Proxy
+from tests.support.relay import Conditions
 from tests.support.waiting import wait_until
 
 _TIMEOUT_S = 4
@@ -55,6 +76,45 @@ def test_w2_a_transaction_counts_once_when_the_process_is_killed_before_the_comm
     replicated.judge().assert_exactly_once()
     written = segments.batches(environment.b, replicated.remote)
     assert all(batch.is_transactional for batch in written), "a batch was not written in a transaction"
+
+
+@pytest.mark.slow
+def test_t7_a_transaction_contains_no_batch_behind_a_rejected_one(
+    engine: CopyEngine, environment: Environment, tmp_path: Path, unique: str
+) -> None:
+    """Without verification (Kafka before 3.6) a broker accepts any sequence of a producer that it does not know."""
+    old: dict[str, Any] = {
+        "listeners": LISTENERS,
+        "proxied": ["PROXIED"],
+        "format_args": ["--feature", "transaction.version=1"],
+        "overrides": {"transaction.partition.verification.enable": "false"},
+    }
+    with LocalKafka("old", tmp_path, **old) as broker, Proxy.before(broker) as network:
+        flow = Flow(engine, environment.a, broker, unique)
+        topic = flow.topic(partitions=2, target={"max__message__bytes": "100000"})
+        bad, good = TopicPartition(topic, 0), TopicPartition(topic, 1)
+        spec = replace(
+            flow.spec(topic, partitions=2, read_committed=True),
+            target=ClientSettings.from_props({"bootstrap.servers": network.address}, client_id="copy-target"),
+            transactions=TransactionsSpec(f"{unique}-0", 30_000, None),
+        )
+        with flow.copying(spec) as job:
+            write(flow.source, topic, numbered(0, 1), partition=1)
+            wait_until(lambda: flow.committed(spec) == {bad: None, good: 1}, detail=job.status)
+            network.set(Conditions(delay_down_ms=2000))  # the partition is added to the transaction after that time
+            write(flow.source, topic, numbered(0, 1, size=150_000), partition=0)
+            write(flow.source, topic, numbered(1, 3), partition=0)
+            wait_until(lambda: rows_of(job)[bad].lag == 4, detail=job.progress)
+            time.sleep(3)  # the batches arrive, and the responses are lost
+            network.reset()
+            network.heal()
+            wait_until(lambda: rows_of(job)[bad].state == "TOO_LARGE", 30, detail=job.progress)
+            write(flow.source, topic, numbered(1, 1), partition=1)
+            wait_until(lambda: flow.committed(spec) == {bad: None, good: 2}, detail=job.status)
+            alter(broker, ResourceType.TOPIC, flow.remote(topic), "max.message.bytes", "1000000")
+            wait_until(lambda: flow.committed(spec) == {bad: 4, good: 2}, 60, detail=job.status)
+        for partition in range(2):
+            flow.assert_equal(topic, partition, isolation="read_committed")
 
 
 def test_t5_a_second_process_with_the_same_transactional_id_fences_the_first_without_duplicates(

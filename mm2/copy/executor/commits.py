@@ -25,6 +25,7 @@ from mm2.copy.executor.transaction import TaskTransactions
 from mm2.copy.executor.window import SourceRange
 from mm2.copy.segments import SegmentChunk
 from mm2.copy.session import Lease, LedgerEntry, Mark, PartitionCondition, PreviousCommit, Session, SourceState, Start
+from mm2.copy.states import brief
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.records.record import Record
@@ -154,7 +155,7 @@ class Commits:
             int(cursor.rate.value),
             cursor.window.trail.newest.number,
             condition,
-            cursor.conditions.note,
+            brief(cursor.conditions.note),
             end=cursor.known_end,
             lost_before=lost_before,
             target_epoch=target.leader_epoch,
@@ -338,8 +339,14 @@ class TransactionCommits(Commits):
             # Write the entry again without the previous state: a user may set the position back to exactly that.
             self._written.pop(cursor.partition, None)
             call()
-        for cursor in {row[0].partition: row[0] for row in in_transaction if not row[1].already_copied}.values():
-            cursor.window.markers = (cursor.window.markers or 0) + 1
+        acknowledged = {row[0].partition for row in in_transaction if not row[1].already_copied}
+        for tp, cursor in self._cursors.items():
+            if tp in acknowledged:
+                cursor.window.markers = (cursor.window.markers or 0) + 1
+            elif cursor.outbox.partition in transactions.marked:
+                cursor.window.markers = (
+                    None  # its batches were rejected, perhaps before it became part of the transaction
+                )
         for cursor, copied, last in in_transaction:
             self._make_visible(cursor, copied, last)
         if self._syncs is not None:
@@ -403,9 +410,12 @@ class TransactionCommits(Commits):
     def remember_source(self, cursor: Cursor) -> None:
         """Record the source topic and log of a position that was committed before the ledger had an entry, or set by
         a user. The source may have been recreated by the time the first transaction is written.
+
+        Without a position, auto.offset.reset applies again if that transaction is not committed.
         """
         before = self._previous.get(cursor.partition)
-        if before is not None and before.state is None and cursor.window.position >= 0:
+        has_position = cursor.window.position >= 0 and self._positions.committed.get(cursor.partition) is not None
+        if before is not None and before.state is None and has_position:
             self._previous[cursor.partition] = before._replace(state=self._source_state(cursor))
 
     def _is_ahead(self, cursor: Cursor) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mm2.copy.session import PartitionCondition
-from mm2.copy.states import PartitionState, state_of
+from mm2.copy.states import PartitionState, brief, state_of
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BatchOverLimit, BrokerFailure, CorruptBatch
 from mm2.kafka.structs import TopicPartition
@@ -110,6 +110,7 @@ class Conditions:
 
 def _continued(known: PartitionCondition | None, state: PartitionState, reason: str, offset: int) -> PartitionCondition:
     """A condition that keeps its time while the state is the same."""
+    reason = brief(reason)
     if known is None or known.state != state:
         return PartitionCondition(state, reason, offset, now_ms())
     return known._replace(reason=reason)

@@ -27,7 +27,7 @@ from mm2.copy.executor.predecessor import PredecessorRecords
 from mm2.copy.executor.window import SourceRange, Window
 from mm2.copy.session import LOST_KEPT, EpochStart, FormerTopic, Lost, Mark, PartitionCondition
 from mm2.copy.spec import PartitionSpec
-from mm2.copy.states import PartitionState, state_of
+from mm2.copy.states import PartitionState, brief, state_of
 from mm2.copy.tally import Rate, Summary, Tally
 from mm2.kafka.errors import BatchOverLimit, BrokerFailure, CorruptBatch
 from mm2.kafka.records.batch import BatchView
@@ -329,7 +329,7 @@ class Cursor:
     def pause(self, reason: str, since_ms: int) -> None:
         """Stop reading. Records that were read are still copied."""
         offset = max(self.offset, self.window.position)
-        self.conditions.paused = PartitionCondition(PartitionState.PAUSED, reason, offset, since_ms)
+        self.conditions.paused = PartitionCondition(PartitionState.PAUSED, brief(reason), offset, since_ms)
 
     def fail(self, state: PartitionState, reason: str, *, at_source: bool = False) -> None:
         """Stop this partition; the others continue.
@@ -340,7 +340,8 @@ class Cursor:
         conditions = self.conditions
         if conditions.stop is None or (conditions.is_stopped_at_source and not at_source):
             conditions.is_stopped_at_source = at_source
-            conditions.stop = PartitionCondition(state, reason, max(self.offset, self.window.position), now_ms())
+            offset = max(self.offset, self.window.position)
+            conditions.stop = PartitionCondition(state, brief(reason), offset, now_ms())
             self.owner.stopped(self)
 
     def stop_with(self, condition: PartitionCondition) -> None:
@@ -505,4 +506,4 @@ class Cursor:
         if condition is not None:
             return condition
         state = PartitionState.CATCHING_UP if self.behind else PartitionState.RUNNING
-        return PartitionCondition(state, self.conditions.note, -1, -1)
+        return PartitionCondition(state, brief(self.conditions.note), -1, -1)

@@ -115,6 +115,8 @@ class ProduceOutcomes:
             outgoing.failure = 0
         else:
             outgoing.failure = code
+            if code not in _NOT_APPENDED:
+                outbox.doubt(outgoing)
             message = None if result is None else result.message or None
             self._failed(outbox, outgoing, BrokerFailure.of(code, message, subject=subject_of(outbox, self._cluster)))
         self._settle(outbox)
@@ -125,6 +127,7 @@ class ProduceOutcomes:
         for outbox, outgoing in outgoing_batches:
             outgoing.under_way = False
             outgoing.failure = 0
+            outbox.doubt(outgoing)
             outbox.state = OutboxState.DRAINING
             touched[outbox.partition] = outbox
         for outbox in touched.values():
@@ -258,6 +261,13 @@ class ProduceOutcomes:
         if state_of(failure) is PartitionState.REFUSED and self._separate(outbox):
             self._sender.end_pause(outbox)
             return
+        if outbox.transactional:
+            if max(outbox.acked, outbox.doubtful_to) > outbox.queue[0].end:
+                # The transaction may contain a batch behind this one. Its positions cannot, so it must not be committed.
+                outbox.stopped = True
+                self.lose(outbox, failure)
+                return
+            outbox.doubtful_to = outbox.acked  # it was resent, so it was not appended
         outbox.state = OutboxState.REFUSED
         if outbox.on_refused is not None:
             outbox.on_refused(failure)

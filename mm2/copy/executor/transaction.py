@@ -57,6 +57,7 @@ class TaskTransactions:
         self._on_failure = on_failure
         self._counted: dict[TopicPartition, int] = {}  # records of each outbox when the transaction began
         self._is_ending = self._is_over = False
+        self.marked: set[TopicPartition] = set()  # the partitions that the last transaction has put a marker into
         self._enrolling: set[TopicPartition] = set()
         self._enroller: asyncio.Task[None] | None = None
 
@@ -148,6 +149,7 @@ class TaskTransactions:
                 return False
             await asyncio.sleep(_POLL_S)
         before = self._identity
+        self.marked = {outbox.partition for outbox in self._data if self._is_part(outbox)}
         if self._sent():
             self._identity = await self._end()
         self._ended_s = time.monotonic()
@@ -180,6 +182,11 @@ class TaskTransactions:
         """Whether anything was sent in this transaction."""
         return any(outbox.next > self._counted.get(outbox.partition, 0) for outbox in self._all())
 
+    def _is_part(self, outbox: Outbox) -> bool:
+        """Whether the transaction includes a partition, also one of which all batches were rejected."""
+        is_added = outbox.enrolled and not self._client.implicit_partitions
+        return is_added or outbox.next > self._counted.get(outbox.partition, 0)
+
     async def _end(self) -> ProducerIdentity:
         try:
             following: ProducerIdentity = await self._call(self._client.end, self._identity, True)
@@ -195,14 +202,18 @@ class TaskTransactions:
 
     @staticmethod
     def _settled(outbox: Outbox) -> bool:
-        """Whether all batches that were sent in this transaction are acknowledged, except those that the target
-        rejects.
+        """Whether all batches that were sent in this transaction are acknowledged, except those that the target has
+        rejected with certainty.
         """
         is_rejected = outbox.state in {OutboxState.REFUSED, OutboxState.QUARANTINING}
-        return not outbox.sent and (not outbox.queue or outbox.queue[0].at < 0 or is_rejected)
+        is_waiting = not outbox.queue or outbox.queue[0].at < 0 or is_rejected
+        return is_waiting and not outbox.sent and not outbox.is_doubtful
 
     def _begin_outbox(self, outbox: Outbox, count: int) -> None:
-        outbox.begin(self._identity, count, known=True)
+        # The leader remembers a producer of which it has just appended a marker. Another one accepts any sequence from it, and
+        # would append a batch behind a rejected one.
+        was_acknowledged = outbox.acked > self._counted.get(outbox.partition, 0)
+        outbox.begin(self._identity, count, known=outbox.known and was_acknowledged)
         outbox.failures = 0
         self._counted[outbox.partition] = count
         # Before KIP-890 a partition is added before its first record; otherwise it gets no marker.

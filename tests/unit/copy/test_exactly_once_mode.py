@@ -15,6 +15,7 @@ from mm2.config.worker_keys import WorkerConfig
 from mm2.connect import node
 from mm2.connect.node import Node
 from mm2.connect.plugins import Plugins
+from mm2.copy.executor.brokers import BrokerAddress
 from mm2.copy.executor.commits import TransactionCommits
 from mm2.copy.executor.copier import Copier
 from mm2.copy.executor.cursor import FormerLog
@@ -44,6 +45,7 @@ EXACTLY_ONCE = TransactionsSpec("id")
 INVALID_TXN_STATE = 48
 UNKNOWN_SERVER_ERROR = -1
 COORDINATOR_ERROR = BrokerFailure.of(15)
+LEADER_NOT_AVAILABLE = BrokerFailure.of(5)
 BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
 WORKER = {
     "bootstrap.servers": "127.0.0.1:1",
@@ -153,7 +155,7 @@ class Scene:
         nothing: Any = None
         self.events = PartitionEvents(copier._link, copier._source, nothing, copier._cursors, Tally())
         self.events.attach(nothing, nothing, self.losses, self.commits, None, nothing)
-        self.cursor.owner.acked = self.events.acked  # type: ignore[method-assign]
+        self.cursor.window.on_acked = functools.partial(self.events.acked, self.cursor)
 
     def resume(self) -> None:
         """Nothing is fetched here."""
@@ -175,12 +177,16 @@ class Scene:
 
     def copy(self, base: int, count: int) -> None:
         self.bench.fetch(batch(self.cursor.offset, count))
-        outgoing = self.bench.outbox.queue[0]
-        self.bench.outbox.stamp(outgoing)
-        self.bench.outbox.acked = self.bench.outbox.next
-        self.bench.outbox.queue.popleft()
+        self.ack(base)
+
+    def ack(self, base: int) -> None:
+        """The target takes the first batch."""
+        outbox = self.bench.outbox
+        outgoing = outbox.queue.popleft()
+        outbox.stamp(outgoing)
+        outbox.acked = outbox.next
         outgoing.acked(base)
-        self.coordinator.records += count
+        self.coordinator.records += outgoing.count
 
     def commit(self, fails: KafkaFailure | None = None) -> None:
         """The next transaction; with ``fails`` the executor dies before it is committed."""
@@ -280,6 +286,24 @@ def test_the_beginning_of_an_empty_log_is_kept_when_its_first_transaction_is_abo
     assert scene.successor().position == 0
 
 
+@pytest.mark.parametrize("event", ["none", "unreadable", "unvalidated"])
+def test_without_a_position_auto_offset_reset_applies_until_the_first_commit(event: str) -> None:
+    """From offset 0 all of the source would be copied with latest, and with earliest what retention has deleted would count as lost."""
+    scene = Scene()
+    scene.positions.committed[TP] = None
+    scene.positions.entries.clear()
+    scene.commits.start(TP, Start(None))
+    scene.cursor.begin(Mark(1000, -1, 0))
+    if event == "unreadable":  # as each answer with an error
+        scene.events.unreadable(scene.cursor, LEADER_NOT_AVAILABLE)
+    elif event == "unvalidated":
+        scene.commits.remember_source(scene.cursor)
+    scene.copy(0, 5)
+    scene.commit(fails=COORDINATOR_ERROR)
+    start = scene.successor()
+    assert (start.position, start.moved) == (None, False)
+
+
 # -- a source log that was truncated -----------------------------------------------------------------------------------
 
 
@@ -352,6 +376,32 @@ def test_a_transaction_whose_batches_were_all_rejected_is_empty() -> None:
     scene.commit()
     assert (scene.coordinator.ended, scene.positions.committed[TP]) == ([True], 100)
     assert (outbox.queue[0].at, outbox.next) == (-1, 0), "it is offered in the next one"
+
+
+@pytest.mark.parametrize("implicit", [True, False])
+def test_the_marker_of_a_transaction_whose_batches_were_rejected_is_of_no_other_producer(implicit: bool) -> None:
+    """The partition is part of the transaction all the same, if another one has records in it."""
+    scene = Scene()
+    scene.coordinator.implicit_partitions = implicit
+    scene.copy(200, 5)
+    scene.commit()  # a marker at 205
+    outbox = scene.bench.outbox
+    if implicit:
+        scene.bench.fetch(batch(105, 1))
+        outbox.stamp(outbox.queue[0])
+        outbox.state = OutboxState.REFUSED
+    else:
+        outbox.enrolled = True  # added, and held back since
+    scene.coordinator.records = 1
+    scene.commit()  # a marker at 206
+    outbox.state = OutboxState.OPEN
+    if not implicit:
+        scene.bench.fetch(batch(105, 1))
+    scene.ack(207)
+    assert (scene.cursor.window.mark, scene.cursor.window.foreign) == (Mark(106, 208, 106), 0)
+    scene.commit()  # a marker at 208
+    scene.copy(210, 1)
+    assert scene.cursor.window.foreign == 1, "209 is not ours"
 
 
 def test_only_one_commit_runs_and_nothing_follows_an_interrupted_one() -> None:
@@ -611,6 +661,167 @@ def test_a_partition_that_was_added_to_one_transaction_is_added_to_the_next_one_
     sinks.play(scenario)
 
 
+class Pipeline:
+    """`TaskTransactions` of one partition and the offsets topic, on a sink whose brokers the test plays."""
+
+    def __init__(self, scene: sinks.Scene) -> None:
+        self.scene = scene
+        self.ended: list[str] = []
+        self.address = TopicPartition("offsets", 0)
+        scene.leaders(t=1, offsets=1)
+        scene.sink.in_transactions("x", sinks.VERSION)
+        self.line = sinks.Line(scene.sink, 1)
+        self.box = scene.outbox(transactional=True)
+        self.transactions = TaskTransactions(
+            scene.cluster, EXACTLY_ONCE, scene.sink, "offsets", self._call, lambda _error: None
+        )
+        self.transactions._identity = ProducerIdentity(7, 0)
+        self.transactions._client = cast(Any, SimpleNamespace(end=self._end, implicit_partitions=True))
+        self.transactions.begin([self.box])
+
+    async def _call(self, work: Any, *args: Any) -> Any:
+        return work(*args)
+
+    def _end(self, identity: ProducerIdentity, _commit: bool) -> ProducerIdentity:
+        self.ended.append(f"acknowledged {[name for name, _ in self.scene.acked]}")
+        return ProducerIdentity(identity.producer_id, identity.producer_epoch + 1)
+
+    def commit(self) -> asyncio.Task[bool]:
+        return asyncio.get_running_loop().create_task(
+            self.transactions.commit(lambda: [(0, Record(b"k", b"v"))], lambda: True, lambda: False)
+        )
+
+    async def commit_acknowledged(self) -> None:
+        """Commit what is acknowledged, with the position."""
+        before, ending = len(self.line.requests), self.commit()
+        await wait_until_async(lambda: len(self.line.requests) > before or ending.done())
+        offsets = self.transactions._offsets[0]
+        offsets.address = BrokerAddress(1, 0)
+        self.scene.sink.wake(offsets)
+        await wait_until_async(lambda: len(self.line.requests) > before)
+        self.line.answer((self.address, 0, 5))
+        assert await ending
+
+    async def reconnect(self, *, requests: int = 1) -> None:
+        """The next connection to the same broker, over which so many requests arrive."""
+        self.line = sinks.Line(self.scene.sink, 1)
+        self.box.address = BrokerAddress(1, 0)
+        self.scene.sink.wake(self.box)
+        await wait_until_async(lambda: len(self.line.requests) >= requests)
+
+
+def test_a_leader_that_may_not_know_the_producer_gets_one_batch_until_it_has_acknowledged_one() -> None:
+    """It accepts any sequence, so it would append a batch behind one that it rejects."""
+
+    async def scenario(scene: sinks.Scene) -> None:
+        pipeline = Pipeline(scene)
+        for name in "abc":
+            scene.put(pipeline.box, name)
+        await sinks.turn()
+        assert pipeline.line.requests == [[(0, 1)]]
+        pipeline.line.answer((sinks.TP, 0, 10))
+        await sinks.turn()
+        assert pipeline.line.requests[1:] == [[(1, 1)], [(2, 1)]]
+        for base in (11, 12):
+            pipeline.line.answer((sinks.TP, 0, base))
+        await pipeline.commit_acknowledged()
+        scene.put(pipeline.box, "d")
+        scene.put(pipeline.box, "e")
+        await sinks.turn()
+        assert pipeline.line.requests[-2:] == [[(0, 1)], [(1, 1)]], "the marker has just been appended"
+
+    sinks.play(scenario)
+
+
+def test_a_leader_may_have_forgotten_a_producer_without_a_batch_in_the_last_transaction() -> None:
+    async def scenario(scene: sinks.Scene) -> None:
+        pipeline = Pipeline(scene)
+        scene.put(pipeline.box, "a")
+        await sinks.turn()
+        pipeline.line.answer((sinks.TP, 0, 10))
+        await pipeline.commit_acknowledged()
+        await pipeline.commit_acknowledged()  # of other partitions
+        before = len(pipeline.line.requests)
+        scene.put(pipeline.box, "b")
+        scene.put(pipeline.box, "c")
+        await sinks.turn()
+        assert pipeline.line.requests[before:] == [[(0, 1)]]
+
+    sinks.play(scenario)
+
+
+@pytest.mark.parametrize("code", [None, UNKNOWN_SERVER_ERROR])
+def test_a_transaction_with_a_batch_of_unknown_outcome_behind_a_rejected_one_is_never_committed(
+    code: int | None,
+) -> None:
+    """Its position is before the rejected batch, so the other one would be copied again."""
+
+    async def scenario(scene: sinks.Scene) -> None:
+        pipeline = Pipeline(scene)
+        scene.put(pipeline.box, "a")
+        await sinks.turn()
+        pipeline.line.answer((sinks.TP, 0, 10))
+        scene.put(pipeline.box, "b")
+        scene.put(pipeline.box, "c", 3)
+        await sinks.turn()
+        pipeline.line.answer((sinks.TP, sinks.TOO_LARGE, -1))
+        if code is None:
+            pipeline.line.fail(sinks.GONE)
+            await pipeline.reconnect()
+        else:
+            pipeline.line.answer((sinks.TP, code, -1))
+            await wait_until_async(lambda: len(pipeline.line.requests) == 4)
+        assert pipeline.line.requests[-1] == [(1, 1)]
+        pipeline.line.answer((sinks.TP, sinks.TOO_LARGE, -1))
+        await sinks.turn()
+        assert scene.lost == [sinks.TOO_LARGE], "the micro-batch ends, and its successor aborts the transaction"
+        assert not pipeline.box.refused
+        ending = pipeline.commit()
+        await asyncio.sleep(0.05)
+        ending.cancel()
+        await asyncio.wait({ending})
+        assert pipeline.ended == []
+
+    sinks.play(scenario, **{"retry.backoff.ms": "5", "retry.backoff.max.ms": "10"})
+
+
+def test_a_stop_does_not_commit_a_transaction_with_a_batch_of_unknown_outcome() -> None:
+    """Unsent batches are removed from the queue at a stop, and so are those that were to be sent again."""
+
+    async def scenario(scene: sinks.Scene) -> None:
+        pipeline = Pipeline(scene)
+        scene.put(pipeline.box, "a")
+        await sinks.turn()
+        pipeline.line.fail(sinks.GONE)
+        await sinks.turn()
+        pipeline.box.queue.clear()
+        ending = pipeline.commit()
+        await asyncio.sleep(0.05)
+        ending.cancel()
+        await asyncio.wait({ending})
+        assert (pipeline.ended, pipeline.transactions._offsets) == ([], {}), "no position was written"
+
+    sinks.play(scenario)
+
+
+def test_a_rejected_batch_behind_which_nothing_was_sent_does_not_delay_the_commit() -> None:
+    """Also where its first request had no response."""
+
+    async def scenario(scene: sinks.Scene) -> None:
+        pipeline = Pipeline(scene)
+        scene.put(pipeline.box, "a")
+        scene.put(pipeline.box, "b", 3)
+        await sinks.turn()
+        pipeline.line.fail(sinks.GONE)
+        await pipeline.reconnect()
+        pipeline.line.answer((sinks.TP, sinks.TOO_LARGE, -1))
+        assert (pipeline.box.refused, scene.lost) == (True, [])
+        await pipeline.commit_acknowledged()
+        assert pipeline.ended == ["acknowledged []"]
+
+    sinks.play(scenario)
+
+
 # -- from copy sessions to transactions --------------------------------------------------------------------------------
 
 
@@ -700,3 +911,24 @@ def test_the_previous_state_is_written_so_that_other_versions_read_the_rest() ->
     earlier = LedgerEntry.from_json("t", 0, data)
     assert earlier == entry.replace(before=before._replace(state=None))
     assert earlier.undone().source_id == "new", "older versions write no more"
+
+
+@pytest.mark.parametrize("text", ["a", "\x01", "\U0001f600", "\udc80"])
+@pytest.mark.parametrize("where", ["stop", "read", "paused", "note"])
+def test_an_entry_is_small_whatever_the_text_of_an_error(text: str, where: str) -> None:
+    """The target would reject the record of one with megabytes, and with it those of all partitions of the lane."""
+    scene, reason = Scene(), text * 2_000_000
+    if where == "stop":
+        scene.cursor.fail(PartitionState.FAILED, reason, at_source=True)
+    elif where == "read":
+        scene.cursor.set_read_error(PartitionState.UNREACHABLE, reason)
+    elif where == "paused":
+        scene.cursor.pause(reason, 1_000)
+    else:
+        scene.cursor.conditions.note = reason
+    entry = scene.commits.entry(scene.cursor)
+    record = entry_record(entry)
+    assert len(record.value or b"") < 16_000
+    found = entry.note if entry.condition is None else entry.condition.reason
+    assert found.endswith("… (1998000 more characters)")
+    assert len(scene.cursor.current_state().reason) == len(found), "also in the report to the driver"
