@@ -41,7 +41,7 @@ from mm2.connect.herder.request_queue import RequestQueue, StagedFuture, StageTr
 from mm2.connect.herder.validation import ConnectorValidation, require_valid
 from mm2.connect.runtime.counters import StartCounters
 from mm2.connect.runtime.tasks import OwnershipGuard
-from mm2.connect.runtime.worker import TooManyTasks, Worker
+from mm2.connect.runtime.worker import Worker
 from mm2.connect.stores.config_state import ClusterConfigState, ConnectorTaskId, Props, TargetState
 from mm2.connect.stores.config_store import ConfigStore
 from mm2.connect.stores.status_store import Status, StatusStore
@@ -378,10 +378,6 @@ class AbstractHerder(Herder):
                 raise ConnectError(f"Failed to start task: {task}")
 
         return self.later(restart, f"restarting task {task}")
-
-    def too_many_tasks(self, connector: str, error: TooManyTasks) -> None:
-        """The connector fails; its tasks keep running."""
-        self._reports.on_failure(connector, error, None)
 
     # -- offsets
 
