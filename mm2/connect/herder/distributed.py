@@ -283,7 +283,7 @@ class DistributedHerder(AbstractHerder):
             self._privileges.put_task_configs(name, [])
             with self._stages.during(f"writing the STOPPED target state for connector {name} to the config topic"):
                 self._config_store.put_target_state(name, TargetState.STOPPED)
-            self._view.refresh()
+            self._view.refresh_or_doubt()
 
         return self.later(stop, f"stopping connector {name}")
 
