@@ -340,6 +340,19 @@ def test_a_waiting_request_reports_its_stage() -> None:
     assert output.startswith("Request timed out. The worker is currently stopping connector d, which began at ")
 
 
+def test_a_restart_of_a_connector_without_a_status_is_answered_as_by_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    instance = herder()
+    state = ClusterConfigState(connector_configs={"c": {"name": "c"}})
+    monkeypatch.setattr(instance._config_store, "snapshot", lambda: state)
+    monkeypatch.setattr(instance._privileges, "put_restart_request", lambda _request: None)
+    instance._member._member_id = "m"
+    instance._rebalances.assignment = WorkerAssignment(NO_ERROR, "m", URL_NOT_USED, 1, version=2)
+    asked = instance.restart_connector_and_tasks(RestartRequest("c", only_failed=False, include_tasks=True))
+    run_requests(instance)
+    with pytest.raises(NotFound, match=r"^Status for connector c not found$"):
+        asked.result(0)
+
+
 def test_a_follower_reports_the_leader(monkeypatch: pytest.MonkeyPatch) -> None:
     instance = herder()
     monkeypatch.setattr(
