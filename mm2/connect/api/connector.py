@@ -34,7 +34,7 @@ class ConnectorContext(Protocol):
         """The task configs published last, by any worker; empty when there are none."""
 
     def raise_error(self, exc: Exception) -> None:
-        """Fail the connector (state FAILED, the exception as trace); its tasks keep running."""
+        """Fail the connector (state FAILED, the exception as trace) until it is restarted; its tasks keep running."""
 
 
 class Connector(ABC):

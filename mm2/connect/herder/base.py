@@ -33,7 +33,7 @@ from mm2.connect.herder.answers import (
 )
 from mm2.connect.herder.connector_offsets import ConnectorOffsetsAccess
 from mm2.connect.herder.interface import HEALTH_TIMEOUT_S, Herder
-from mm2.connect.herder.lifecycle import Reloads, Starts, StatusReports
+from mm2.connect.herder.lifecycle import Reloads, RestartPlan, Starts, StatusReports, restart_plan
 from mm2.connect.herder.loggers import Loggers
 from mm2.connect.herder.plugin_infos import PluginInfos
 from mm2.connect.herder.reconfiguration import TaskReconfiguration
@@ -41,8 +41,8 @@ from mm2.connect.herder.request_queue import RequestQueue, StagedFuture, StageTr
 from mm2.connect.herder.validation import ConnectorValidation, require_valid
 from mm2.connect.runtime.counters import StartCounters
 from mm2.connect.runtime.tasks import OwnershipGuard
-from mm2.connect.runtime.worker import TooManyTasks, Worker
-from mm2.connect.stores.config_state import ClusterConfigState, ConnectorTaskId, Props, TargetState
+from mm2.connect.runtime.worker import Worker
+from mm2.connect.stores.config_state import ClusterConfigState, ConnectorTaskId, Props, RestartRequest, TargetState
 from mm2.connect.stores.config_store import ConfigStore
 from mm2.connect.stores.status_store import Status, StatusStore
 
@@ -359,6 +359,12 @@ class AbstractHerder(Herder):
         stage = f"restarting connector {name}"
         return self.later(lambda: self._restart_connector(Steps(stage), name), stage, delay_s=delay_s)
 
+    def _restart_plan(self, request: RestartRequest) -> RestartPlan:
+        try:
+            return restart_plan(request, self.connector_status(request.connector))
+        except NotFound:
+            raise NotFound(f"Status for connector {request.connector} not found") from None
+
     def _start_connector(self, steps: Steps[T], name: str, result: Callable[[], T]) -> None:
         """Start it; ``steps`` complete with ``result()`` when it has reached its state, or fail with the reason."""
 
@@ -378,10 +384,6 @@ class AbstractHerder(Herder):
                 raise ConnectError(f"Failed to start task: {task}")
 
         return self.later(restart, f"restarting task {task}")
-
-    def too_many_tasks(self, connector: str, error: TooManyTasks) -> None:
-        """The connector fails; its tasks keep running."""
-        self._reports.on_failure(connector, error, None)
 
     # -- offsets
 

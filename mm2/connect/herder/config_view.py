@@ -56,6 +56,14 @@ class ConfigView:
             self._store.refresh(self._sync_timeout_s)
             self.take()
 
+    def refresh_or_doubt(self) -> None:
+        """`refresh` after a write that counts even if it is not read back in time."""
+        try:
+            self.refresh()
+        except KafkaFailure as failure:
+            log.warning("config topic was not read to its end after a write", reason=str(failure))
+            self.doubt()
+
     def doubt(self) -> None:
         """The config topic could not be read or written; no further changes are made before it is read to its end."""
         self._is_readable = False

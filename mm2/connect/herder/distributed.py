@@ -34,7 +34,6 @@ from mm2.connect.herder.config_view import ConfigView
 from mm2.connect.herder.connector_offsets import ConnectorOffsetsAccess, require_stopped
 from mm2.connect.herder.fencing import LeaderFencing, LeaderPrivileges, TaskOwnership
 from mm2.connect.herder.internal_requests import InternalRequests, SessionKeys
-from mm2.connect.herder.lifecycle import restart_plan
 from mm2.connect.herder.loggers import require_level
 from mm2.connect.herder.rebalances import AssignedWork, Rebalances
 from mm2.connect.herder.request_queue import StagedFuture, StageTracker, Steps, failed, run_apart
@@ -283,7 +282,7 @@ class DistributedHerder(AbstractHerder):
             self._privileges.put_task_configs(name, [])
             with self._stages.during(f"writing the STOPPED target state for connector {name} to the config topic"):
                 self._config_store.put_target_state(name, TargetState.STOPPED)
-            self._view.refresh()
+            self._view.refresh_or_doubt()
 
         return self.later(stop, f"stopping connector {name}")
 
@@ -310,7 +309,7 @@ class DistributedHerder(AbstractHerder):
             self._known(name, f"Unknown connector: {name}")
             self.require_leader("process restart requests")
             self._privileges.put_restart_request(request)
-            return restart_plan(request, self.connector_status(name)).states
+            return self._restart_plan(request).states
 
         return self.later(restart, f"restarting connector {name} and its tasks")
 

@@ -384,6 +384,7 @@ _FENCING_TIMEOUT_S = FENCING_S + 30.0
 _POLL_S = 0.1
 #: HTTP results of a signed request that are retried: no response, our key is outdated, the leader has no key yet.
 _RETRIABLE_STATUSES: Final = (None, 403, 503)
+#: The leader has newer task configs, or it is unknown or another worker.
 _CONFLICT: Final = 409
 
 
@@ -424,11 +425,11 @@ class TaskOwnership:
     def guard(self, task: ConnectorTaskId, generation: int | None) -> OwnershipGuard:
         """The guard of a task that was created with task configs of ``generation``."""
         return OwnershipGuard(
-            fence=lambda stopping: self.await_fencing(task, stopping),
+            fence=lambda stopping: self.await_fencing(task, generation, stopping),
             confirm=lambda stopping: self.confirm(task, generation, stopping),
         )
 
-    def await_fencing(self, task: ConnectorTaskId, stopping: Callable[[], bool]) -> None:
+    def await_fencing(self, task: ConnectorTaskId, generation: int | None, stopping: Callable[[], bool]) -> None:
         """Wait until the task's predecessors are fenced or the task must stop. Raises ConnectError."""
         name, deadline = task.connector, time.monotonic() + _FENCING_TIMEOUT_S
         outdated = False
@@ -445,11 +446,12 @@ class TaskOwnership:
                     return
             except ConnectError as error:
                 refused = error.status if isinstance(error, RequestRefused) else None
-                outdated = isinstance(error, FencingConflict) or refused == _CONFLICT
                 # The leader may have changed or be about to change; then the request goes to the new one.
                 moved = isinstance(error, NotLeader) or self._group.leader_url != leader_url
                 passing = isinstance(error, RequestRefused) and refused in _RETRIABLE_STATUSES
-                if not (moved or passing or outdated) or time.monotonic() > deadline:
+                conflict = isinstance(error, FencingConflict) or refused == _CONFLICT
+                outdated = conflict and self._generation(name) != generation
+                if not (moved or passing or conflict) or time.monotonic() > deadline:
                     raise ConnectError(f"Older tasks of connector {name} are not fenced: {error}") from error
             if time.monotonic() > deadline:
                 raise ConnectError(
@@ -474,14 +476,16 @@ class TaskOwnership:
                 time.sleep(_POLL_S)
 
         def check() -> None:
-            now = self._store.snapshot().task_config_generations.get(task.connector)
-            if now != generation:
+            if self._generation(task.connector) != generation:
                 raise ConnectError(f"Task {task} was not started: its connector has newer task configs")
             if not self._group.owns(task):
                 raise ConnectError(f"Task {task} was not started: it is no longer assigned to this worker")
 
         # The herder's thread handles requests only while it is a member of its group.
         wait_for(self._group.later(check, f"confirming that task {task} is still assigned to this worker"), stopping)
+
+    def _generation(self, connector: str) -> int | None:
+        return self._store.snapshot().task_config_generations.get(connector)
 
 
 def wait_for(future: Future[None], stopping: Callable[[], bool]) -> bool:

@@ -46,9 +46,6 @@ class Publisher(Protocol):
     def publish_task_configs(self, connector: str, configs: Sequence[Props]) -> Future[None]:
         """Write the task configs or send them to the leader, on the herder's thread; does not wait for the result."""
 
-    def too_many_tasks(self, connector: str, error: TooManyTasks) -> None:
-        """The connector cannot run with its configuration. Any thread."""
-
 
 @dataclass
 class _Round:
@@ -125,9 +122,8 @@ class TaskReconfiguration:
         try:
             resolved = self._worker.resolve(raw)
             made = _Made(raw, _digest(resolved), self._worker.task_configs(name, raw, resolved))
-        except TooManyTasks as error:
-            self._publisher.too_many_tasks(name, error)
-            self._end(name, this)
+        except TooManyTasks:
+            self._end(name, this)  # the connector has failed
         except Exception as error:  # noqa: BLE001 - retried after any error of a plugin
             self._retry_later(name, this, error)
         else:

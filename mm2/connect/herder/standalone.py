@@ -14,7 +14,6 @@ from mm2.connect.errors import NotFound, NotSupported
 from mm2.connect.herder.answers import ConnectorStateInfo, Created
 from mm2.connect.herder.base import AbstractHerder
 from mm2.connect.herder.connector_offsets import ConnectorOffsetsAccess, require_stopped
-from mm2.connect.herder.lifecycle import restart_plan
 from mm2.connect.herder.request_queue import NEVER, StagedFuture, Steps, failed
 from mm2.connect.herder.validation import ConnectorValidation
 from mm2.connect.request_signing import RequestSignature, SessionKey
@@ -180,7 +179,7 @@ class StandaloneHerder(AbstractHerder):
 
         def restart() -> ConnectorStateInfo:
             self._known(name)
-            plan = restart_plan(request, self.connector_status(name))
+            plan = self._restart_plan(request)
             if plan.connector:
                 self.worker.stop_connectors([name])
                 self._reports.restarting(name)

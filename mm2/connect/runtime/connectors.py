@@ -133,10 +133,14 @@ class WorkerConnector:
         self._as_plugin = as_plugin
         self._changed = threading.Condition()
         self._wanted: tuple[TargetState, OnTransition] | None = None
+        #: Reported from outside of `start` and `stop`, and not processed yet.
+        self._failure: Exception | None = None
         self._stopping = False
         self._cancelled = False
         self._ended = threading.Event()
         self.state = InstanceState.INIT
+        #: Whether the plugin's `start` has returned and its `stop` has not been called, in any state.
+        self._is_started = False
         self.connector = new_connector()
         self.version = self.connector.version()
         self._thread = threading.Thread(target=self._run, name=f"connector-thread-{name}", daemon=True)
@@ -148,7 +152,7 @@ class WorkerConnector:
     @property
     def is_running(self) -> bool:
         """Whether it is running, so that its task configs can be requested."""
-        return self.state is InstanceState.STARTED and not self._stopping
+        return self.state is InstanceState.STARTED and not self._stopping and self._failure is None
 
     def transition_to(self, state: TargetState, on_transition: OnTransition) -> None:
         """Request a transition to another state, in order with earlier requests."""
@@ -159,10 +163,11 @@ class WorkerConnector:
             replaced[1](ConnectError(f"Connector {self.name}: replaced by a newer request to be {state.value}"))
 
     def fail(self, error: Exception) -> None:
-        """Fail the connector after its own error report."""
-        if not self._cancelled:
-            log.error("connector reported an error", connector=self.name, exc_info=error)
-            self._listener.on_failure(self.name, error, self.version)
+        """Fail the connector, for an error that it reports or because of its task configs. Any thread."""
+        with self._changed:
+            if self._failure is None:
+                self._failure = error
+            self._changed.notify_all()
 
     def shutdown(self) -> None:
         """Request it to stop permanently."""
@@ -186,10 +191,18 @@ class WorkerConnector:
         try:
             while True:
                 with self._changed:
-                    self._changed.wait_for(lambda: self._stopping or self._wanted is not None)
+                    self._changed.wait_for(
+                        lambda: self._stopping or self._failure is not None or self._wanted is not None
+                    )
                     if self._stopping:
                         break
+                    failure = self._failure
                     wanted, self._wanted = self._wanted, None
+                if failure is not None:
+                    log.error("connector has failed", connector=self.name, exc_info=failure)
+                    self._fail(failure)
+                    with self._changed:
+                        self._failure = None
                 if wanted is not None:
                     self._transition(*wanted)
             self._end()
@@ -208,13 +221,17 @@ class WorkerConnector:
                 self._suspend(target)
         except Exception as error:
             log.exception("connector could not change its state", connector=self.name, target=target.value)
-            if self.state is not InstanceState.FAILED:
-                self.state = InstanceState.FAILED
-                if not self._cancelled:
-                    self._listener.on_failure(self.name, error, self.version)
+            self._fail(error)
             on_transition(error)
             return
         on_transition(None)
+
+    def _fail(self, error: Exception) -> None:
+        """The first failure stays the reported one."""
+        if self.state is not InstanceState.FAILED:
+            self.state = InstanceState.FAILED
+            if not self._cancelled:
+                self._listener.on_failure(self.name, error, self.version)
 
     def _start_connector(self) -> None:
         if self.state is InstanceState.STARTED:
@@ -225,6 +242,7 @@ class WorkerConnector:
         with self._as_plugin():
             self.connector.initialize(self._context)
             self.connector.start(dict(self.props))
+        self._is_started = True
         self.state = InstanceState.STARTED
         if not self._cancelled:
             (self._listener.on_startup if first else self._listener.on_resume)(self.name, self.version)
@@ -233,7 +251,7 @@ class WorkerConnector:
         reached = InstanceState.PAUSED if target is TargetState.PAUSED else InstanceState.STOPPED
         if self.state is reached:
             return
-        if self.state is InstanceState.STARTED:
+        if self._is_started:
             try:
                 self._stop_connector()
             except Exception:
@@ -247,6 +265,7 @@ class WorkerConnector:
             )
 
     def _stop_connector(self) -> None:
+        self._is_started = False
         with self._as_plugin():
             self.connector.stop()
 
@@ -256,13 +275,13 @@ class WorkerConnector:
         if replaced is not None:
             replaced[1](ConnectError(f"Connector {self.name} is being stopped and cannot become {replaced[0].value}"))
         try:
-            if self.state is InstanceState.STARTED:
+            if self._is_started:
                 self._stop_connector()
-            self.state = InstanceState.STOPPED
-            if not self._cancelled:
-                self._listener.on_shutdown(self.name, self.version)
         except Exception as error:
             log.exception("connector failed to stop", connector=self.name)
-            self.state = InstanceState.FAILED
-            if not self._cancelled:
-                self._listener.on_failure(self.name, error, self.version)
+            if self.state is not InstanceState.FAILED:
+                self._fail(error)
+                return
+        self.state = InstanceState.STOPPED
+        if not self._cancelled:
+            self._listener.on_shutdown(self.name, self.version)

@@ -83,19 +83,14 @@ def transactions_of(
 
 
 def preflight(connector: Connector, props: Mapping[str, str], support: ExactlyOnceSupport) -> list[tuple[str, str]]:
-    """Errors in a connector's exactly-once settings as (key, message) pairs.
+    """Errors in a connector's exactly-once settings as (key, message) pairs, with Java's messages.
 
     Invalid values are not reported here; the configuration's definition reports them.
     """
     problems = []
     if props.get(REQUIRED_KEY, "").lower() == "required":
         if support is not ExactlyOnceSupport.ENABLED:
-            problems.append(
-                (
-                    REQUIRED_KEY,
-                    f"Exactly-once is required, but this worker has {SUPPORT_KEY}={support}; set it to enabled",
-                )
-            )
+            problems.append((REQUIRED_KEY, "This worker does not have exactly-once source support enabled."))
         if reason := _unsupported(connector, props):
             problems.append((REQUIRED_KEY, reason))
     if props.get(BOUNDARY_KEY, "").lower() == Boundary.CONNECTOR and (reason := _unbounded(connector, props)):
@@ -108,13 +103,15 @@ def _unsupported(connector: Connector, props: Mapping[str, str]) -> str | None:
         answer = connector.exactly_once_support(props) if isinstance(connector, SourceConnector) else False
     except Exception as error:
         log.exception("connector failed to report whether it supports exactly-once")
-        return f"The connector failed to report whether it supports exactly-once: {_described(error)}"
+        return _unexpected(error)
     if answer is None:
         return (
-            "The connector does not report whether it supports exactly-once. See its documentation; with the value "
-            "requested it is created without this check"
+            "The connector does not implement the API required for preflight validation of exactly-once source support. "
+            "Please consult the documentation for the connector to determine whether it supports exactly-once semantics, "
+            'and then consider reconfiguring the connector to use the value "requested" for this property (which will '
+            "disable this preflight check and allow the connector to be created)."
         )
-    return None if answer else "The connector does not support exactly-once with this configuration"
+    return None if answer else "The connector does not support exactly-once semantics with the provided configuration."
 
 
 def _unbounded(connector: Connector, props: Mapping[str, str]) -> str | None:
@@ -122,9 +119,16 @@ def _unbounded(connector: Connector, props: Mapping[str, str]) -> str | None:
         able = isinstance(connector, SourceConnector) and connector.can_define_transaction_boundaries(props)
     except Exception as error:
         log.exception("connector failed to report whether it defines transaction boundaries")
-        return f"The connector failed to report whether it can define transaction boundaries: {_described(error)}"
-    return None if able else "The connector cannot define transaction boundaries with this configuration"
+        return _unexpected(error)
+    if able:
+        return None
+    return (
+        "The connector does not support connector-defined transaction boundaries with the given configuration. Please "
+        "reconfigure it to use a different transaction boundary definition."
+    )
 
 
-def _described(error: Exception) -> str:
-    return str(error).strip() or f"{type(error).__name__}, see the log of the worker"
+def _unexpected(error: Exception) -> str:
+    text = str(error).strip()
+    detail = f": {text}" if text else "; please see the worker logs for more details."
+    return f"An unexpected error occurred during validation{detail}"

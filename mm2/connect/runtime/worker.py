@@ -326,7 +326,7 @@ class Worker:
         ``resolved`` is its configuration ``raw`` with the values of config providers.
 
         Values that the connector received from a config provider are stored as the reference again, never as the
-        secret. Raises TooManyTasks, or the connector's exception.
+        secret. Raises TooManyTasks, with which the connector fails, or the connector's exception.
         """
         with self._lock:
             connector = self._connectors.get(name)
@@ -337,7 +337,11 @@ class Worker:
         with self.plugins.swap(self.plugins.loader_of(instance)):
             configs = instance.task_configs(config.int("tasks.max"))
             task_type = instance.task_class()
-        check_count(name, len(configs), config)
+        try:
+            check_count(name, len(configs), config)
+        except TooManyTasks as error:
+            connector.fail(error)
+            raise
         task_class = self.plugins.name_of(task_type, Task)
         added = {TASK_CLASS: task_class, **{k: v for k in _COPIED_TO_TASKS if (v := raw.get(k)) is not None}}
         secret = {key: value for key, value in raw.items() if value is not None and references(value)}

@@ -231,12 +231,13 @@ class ConfigFold:
     def apply(self, offset: int, key: bytes | None, value: bytes | None) -> None:
         """Apply one record; invalid ones are logged and skipped.
 
-        JSON that cannot be parsed does not advance the offset.
+        As in Java, JSON that cannot be parsed does not advance the offset, a key that is not UTF-8 does: members whose
+        offsets differ would rebalance without end.
         """
+        name = (key or b"").decode("utf-8", "replace")
         try:
-            name = (key or b"").decode("utf-8")
             parsed = internal_json.decode(value)
-        except (UnicodeDecodeError, ConnectError) as error:
+        except ConnectError as error:
             log.warning("config record cannot be read", offset=offset, reason=str(error))
             return
         try:

@@ -36,13 +36,16 @@ def encode(value: Any) -> bytes | None:
 
 
 def decode(data: bytes | None) -> Any:
-    """Parse a value; None and empty input become None. Raises ConnectError when it is not JSON."""
+    """Parse a value; None and empty input become None. As in Java, what follows the first value is ignored.
+
+    Raises ConnectError when it is not JSON.
+    """
     if not data:
         return None
     try:
         return json.loads(data.decode("utf-8", "surrogatepass"))
-    except ValueError as error:
-        raise ConnectError(f"Not JSON: {error}") from error
+    except (ValueError, RecursionError):
+        return _CONVERTER.to_connect_data("", (), data).value
 
 
 def hash_ordered(value: Any) -> Any:

@@ -82,6 +82,18 @@ def test_the_offset_is_that_of_the_next_record(topic: Topic) -> None:
     assert topic.fold.snapshot().offset == 3
 
 
+@pytest.mark.parametrize(
+    ("key", "value"), [(b"connector-\xff", b"{}"), (b"target-state-c", b'{"state":"PAUSED"} and more'), (b"\xff", None)]
+)
+def test_records_that_java_reads_advance_the_offset(topic: Topic, key: bytes, value: bytes | None) -> None:
+    """Members of a group whose offsets differ would rebalance without end."""
+    topic.connector()
+    topic.fold.apply(1, key, value)
+    state = topic.fold.snapshot()
+    assert state.offset == 2
+    assert state.target_state("c") is (TargetState.PAUSED if value and b"PAUSED" in value else TargetState.STARTED)
+
+
 def test_task_configs_appear_with_the_commit_record(topic: Topic) -> None:
     topic.connector(a="1")
     topic.task(0, n="0")

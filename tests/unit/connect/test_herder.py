@@ -27,8 +27,9 @@ from mm2.connect.herder.request_queue import StagedFuture
 from mm2.connect.node import Node
 from mm2.connect.plugins import Plugins
 from mm2.connect.request_signing import SessionKey
-from mm2.connect.stores.config_state import ClusterConfigState, ConnectorTaskId, RestartRequest
+from mm2.connect.stores.config_state import ClusterConfigState, ConnectorTaskId, RestartRequest, TargetState
 from mm2.connect.stores.config_store import PrivilegedWriteError
+from mm2.kafka.errors import TimeoutFailure
 from tests.support.waiting import wait_until
 
 BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
@@ -202,7 +203,7 @@ def test_a_leader_with_another_key_or_without_a_response_is_asked_again(monkeypa
     refused = {f"n{status}": RequestRefused("no", status) for status in (403, 503)}
     lost = RequestRefused("lost", None)
     instance, requested_s = follower(monkeypatch, "http://l/", **refused, lost=lost, done=None)
-    instance._ownership.await_fencing(TASK, never)
+    instance._ownership.await_fencing(TASK, None, never)
     assert len(requested_s) == 4
     assert all(later - earlier >= 0.01 for earlier, later in itertools.pairwise(requested_s)), "no wait between retries"
 
@@ -210,16 +211,52 @@ def test_a_leader_with_another_key_or_without_a_response_is_asked_again(monkeypa
 def test_a_leader_that_rejects_the_fencing_fails_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
     instance, requested_s = follower(monkeypatch, "http://l/", refused=RequestRefused("no right", 500))
     with pytest.raises(ConnectError, match="Older tasks of connector c are not fenced: no right"):
-        instance._ownership.await_fencing(TASK, never)
+        instance._ownership.await_fencing(TASK, None, never)
     assert len(requested_s) == 1
 
 
 def test_a_task_whose_configs_are_out_of_date_waits_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     instance, requested_s = follower(monkeypatch, "http://l/", conflict=RequestRefused("newer", 409))
+    state = ClusterConfigState(task_config_generations={"c": 3})
+    monkeypatch.setattr(instance._config_store, "snapshot", lambda: state)
     until_s = time.monotonic() + 0.1
-    instance._ownership.await_fencing(TASK, lambda: time.monotonic() > until_s)
+    instance._ownership.await_fencing(TASK, 2, lambda: time.monotonic() > until_s)
     assert time.monotonic() > until_s
     assert len(requested_s) == 1
+
+
+def test_a_leader_that_is_unknown_or_has_moved_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    conflict = RequestRefused("the leader is not known", 409)
+    instance, requested_s = follower(monkeypatch, "http://l/", first=conflict, second=conflict, done=None)
+    state = ClusterConfigState(task_config_generations={"c": 3})
+    monkeypatch.setattr(instance._config_store, "snapshot", lambda: state)
+    instance._ownership.await_fencing(TASK, 3, never)
+    assert len(requested_s) == 3
+
+
+@pytest.mark.parametrize("readable", [True, False])
+def test_a_connector_is_stopped_when_that_is_written_even_if_it_cannot_be_read_back(
+    monkeypatch: pytest.MonkeyPatch, readable: bool
+) -> None:
+    """Before its next step the herder reads the config topic to its end."""
+    instance, written = herder(), list[object]()
+
+    def refresh(_timeout_s: float) -> None:
+        if not readable:
+            raise TimeoutFailure("no answer")
+
+    state = ClusterConfigState(connector_configs={"c": {"name": "c"}})
+    monkeypatch.setattr(instance._config_store, "snapshot", lambda: state)
+    monkeypatch.setattr(instance._config_store, "refresh", refresh)
+    monkeypatch.setattr(instance._config_store, "put_target_state", lambda *change: written.append(change))
+    monkeypatch.setattr(instance._privileges, "put_task_configs", lambda *change: written.append(change))
+    instance._member._member_id = "m"
+    instance._rebalances.assignment = WorkerAssignment(NO_ERROR, "m", URL_NOT_USED, 1, version=2)
+    stopped = instance.stop_connector("c")
+    run_requests(instance)
+    assert stopped.result(0) is None
+    assert written == [("c", []), ("c", TargetState.STOPPED)]
+    assert instance._view._is_readable is readable
 
 
 def test_without_rest_a_task_waits_for_the_record_until_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,12 +264,12 @@ def test_without_rest_a_task_waits_for_the_record_until_a_timeout(monkeypatch: p
     recorded = iter([True, True, True, False])
     with monkeypatch.context() as patched:
         patched.setattr(instance._config_store, "is_pending_fencing", lambda _name: next(recorded))
-        instance._ownership.await_fencing(TASK, never)
+        instance._ownership.await_fencing(TASK, None, never)
     assert list(recorded) == []
     monkeypatch.setattr(fencing_module, "_FENCING_TIMEOUT_S", 0.05)
     began_s = time.monotonic()
     with pytest.raises(ConnectError, match="Task c-0 was not started: exactly-once needs older tasks of connector c"):
-        instance._ownership.await_fencing(TASK, never)
+        instance._ownership.await_fencing(TASK, None, never)
     assert time.monotonic() - began_s >= 0.05
     assert requested_s == []
 
@@ -301,6 +338,19 @@ def test_a_waiting_request_reports_its_stage() -> None:
     with instance._stages.during("stopping connector d"):
         output = str(timed_out(waiting))
     assert output.startswith("Request timed out. The worker is currently stopping connector d, which began at ")
+
+
+def test_a_restart_of_a_connector_without_a_status_is_answered_as_by_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    instance = herder()
+    state = ClusterConfigState(connector_configs={"c": {"name": "c"}})
+    monkeypatch.setattr(instance._config_store, "snapshot", lambda: state)
+    monkeypatch.setattr(instance._privileges, "put_restart_request", lambda _request: None)
+    instance._member._member_id = "m"
+    instance._rebalances.assignment = WorkerAssignment(NO_ERROR, "m", URL_NOT_USED, 1, version=2)
+    asked = instance.restart_connector_and_tasks(RestartRequest("c", only_failed=False, include_tasks=True))
+    run_requests(instance)
+    with pytest.raises(NotFound, match=r"^Status for connector c not found$"):
+        asked.result(0)
 
 
 def test_a_follower_reports_the_leader(monkeypatch: pytest.MonkeyPatch) -> None:
