@@ -59,7 +59,7 @@ def _promoted(
     """Promote the topics, or show what would be done. Raises KafkaFailure if nothing was changed."""
     topics = before.topics
     wanted, error = _write_acls(sides, topics)
-    result = _Result(before, target_problems(sides.pair.target, before.partitions) if dry_run else [])
+    result = _PromoteState(before, target_problems(sides.pair.target, before.partitions) if dry_run else [])
     if dry_run:
         result.done += to_allow(sides, denials_of(sides, topics))
     else:
@@ -92,7 +92,7 @@ def _promoted(
 
 
 @dataclass
-class _Result:
+class _PromoteState:
     """The state after the command, or before it for a dry run, with messages."""
 
     state: Before
@@ -101,7 +101,7 @@ class _Result:
     notes: list[str] = field(default_factory=list)
 
 
-def _execute(sides: Sides, choice: Choice, result: _Result, *, leave_behind: bool) -> bool:
+def _execute(sides: Sides, choice: Choice, result: _PromoteState, *, leave_behind: bool) -> bool:
     """Promote the topics; whether they certainly are. From here on, no failure means that nothing was changed."""
     before, topics = result.state, result.state.topics
     denials = denials_of(sides, topics)

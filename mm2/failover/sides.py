@@ -36,8 +36,9 @@ CHECKPOINT_NAME: Final = "MirrorCheckpointConnector"
 PREFLIGHT_S: Final = 5.0
 READ_S: Final = 60.0
 WRITE_S: Final = 30.0
-#: A process that reaches the source notes this in the ledger after `EVERY_S`.
+#: A process that reaches the source notes this in the ledger after `EVERY_S`, and later if it has thousands of partitions.
 REACHED_S: Final = EVERY_S + 2
+_REACHED_S_PER_PARTITION: Final = 0.002
 _POLL_S: Final = 0.3
 _WORKING: Final = frozenset({"stable", "preparingrebalance", "completingrebalance"})
 
@@ -209,7 +210,8 @@ class Sides:
         """
         if self._is_reached is None:
             known_ms = source_answers(self.ledger).answered_ms
-            until_s = time.monotonic() + (REACHED_S if known_ms is not None and self.workers else 0)
+            within_s = REACHED_S + _REACHED_S_PER_PARTITION * len(self.ledger.partitions())
+            until_s = time.monotonic() + (within_s if known_ms is not None and self.workers else 0)
             self._is_reached = False
             while not self._is_reached and time.monotonic() < until_s:
                 time.sleep(_POLL_S)

@@ -58,7 +58,7 @@ def failed_over(flow: Any) -> tuple[list[str], list[str]]:
 
 
 def made_topics_of_the_target(flow: Any) -> tuple[list[str], list[str]]:
-    result = promote._Result(BEFORE, [])
+    result = promote._PromoteState(BEFORE, [])
     assert not promote._execute(flow, Choice(), result, leave_behind=False)
     return result.done, result.problems
 
@@ -103,7 +103,7 @@ def test_promote_reports_the_state_after_copying_has_stopped(monkeypatch: pytest
         (False, ["producers still write to A; written after copying was stopped, and not on B: 7 records"]),
         (True, []),
     ):
-        result = promote._Result(BEFORE, [])
+        result = promote._PromoteState(BEFORE, [])
         assert promote._execute(flow, Choice(), result, leave_behind=leave_behind)
         assert result.problems == problems
         assert [one.missing for one in result.state.partitions] == [RecordCount(7, 7)]
