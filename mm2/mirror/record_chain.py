@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 
 from mm2.config.configdef import AbstractConfig, ConfigException
 from mm2.config.connector_keys import SOURCE_CONNECTOR_CONFIG
@@ -37,7 +37,7 @@ from mm2.connect.runtime.tolerance import (
 from mm2.connect.runtime.transformation_chain import build_stages
 from mm2.connect.stores.config_state import ConnectorTaskId
 from mm2.connect.transforms import RegexRouter, TimestampRouter
-from mm2.copy.executor.changes import FILTERED, SKIPPED, ChangeDelayed, ChangeFailed
+from mm2.copy.executor.changes import FILTERED, SKIPPED, Attempts, ChangeDelayed, ChangeFailed
 from mm2.copy.spec import PartitionSpec
 from mm2.kafka.records.batch import NO_TIMESTAMP
 from mm2.kafka.records.record import Record
@@ -46,14 +46,6 @@ from mm2.mirror.routing import TopicRoute, topic_route
 
 _LEAST_DELAY_MS: Final = 300
 _OWN_CLASSES: Final = "mm2.connect."
-
-
-class _Attempts(NamedTuple):
-    """Attempts to process the record at an offset; no more begin after ``until_s`` (monotonic)."""
-
-    offset: int
-    failed: int
-    until_s: float
 
 
 class RecordChain:
@@ -87,7 +79,7 @@ class RecordChain:
             ProcessingStage.VALUE_CONVERTER: self._converters.value_class,
             ProcessingStage.HEADER_CONVERTER: self._converters.header_class,
         }
-        self._attempts: dict[TopicPartition, _Attempts] = {}
+        self.attempts: dict[TopicPartition, Attempts] = {}
         self._alias = settings["source.cluster.alias"]
         self._part: PartitionSpec | None = None
         self._source: dict[str, Any] = {}
@@ -137,8 +129,8 @@ class RecordChain:
             raise ChangeFailed(
                 f"{part.source}: the record at offset {record.offset} cannot be copied: {error}"
             ) from error
-        if self._attempts:
-            self._attempts.pop(part.source, None)
+        if self.attempts:
+            self.attempts.pop(part.source, None)
         if converted.timestamp is None and record.timestamp == NO_TIMESTAMP:
             # Not the time of copying, which differs when it is read again.
             return converted._replace(timestamp=NO_TIMESTAMP)
@@ -203,18 +195,19 @@ class RecordChain:
     def _delay(self, part: PartitionSpec, record: Record, reason: str) -> None:
         """Raise ChangeDelayed while errors.retry.timeout has not passed since the first attempt."""
         now, timeout_ms = time.monotonic(), self._tolerance.retry_timeout_ms
-        known = self._attempts.get(part.source)
+        known = self.attempts.get(part.source)
         if known is None or known.offset != record.offset:
-            known = _Attempts(record.offset, 0, float("inf") if timeout_ms < 0 else now + timeout_ms / 1000)
-        if now >= known.until_s:
-            del self._attempts[part.source]
+            known = Attempts(record.offset, 0, now)
+        until_s = float("inf") if timeout_ms < 0 else known.since_s + timeout_ms / 1000
+        if now >= until_s:
+            self.attempts.pop(part.source, None)
             return
         most_ms = self._tolerance.retry_delay_max_ms
         delay_ms: float = _LEAST_DELAY_MS << min(known.failed, 40)
         if delay_ms > most_ms:
             delay_ms = random.uniform(0, most_ms)
-        self._attempts[part.source] = known._replace(failed=known.failed + 1)
-        raise ChangeDelayed(reason, max(0.0, min(delay_ms / 1000, known.until_s - now)))
+        self.attempts[part.source] = known._replace(failed=known.failed + 1)
+        raise ChangeDelayed(reason, max(0.0, min(delay_ms / 1000, until_s - now)))
 
 
 def _source_record(source: dict[str, Any], topic: str, part: PartitionSpec, record: Record) -> SourceRecord:

@@ -117,6 +117,27 @@ def test_t7_a_transaction_contains_no_batch_behind_a_rejected_one(
             flow.assert_equal(topic, partition, isolation="read_committed")
 
 
+def test_t8_a_rejected_record_does_not_cost_an_idle_task_its_micro_batches(
+    engine: CopyEngine, environment: Environment, unique: str
+) -> None:
+    """The transaction of the rejected batch is ended before the coordinator aborts it and fences the task."""
+    flow = Flow(engine, environment.a, environment.b, unique)
+    topic = flow.topic(target={"max__message__bytes": "100000"})
+    spec = replace(
+        flow.spec(topic, read_committed=True), transactions=TransactionsSpec(f"{unique}-0", _TIMEOUT_S * 1000, None)
+    )
+    write(flow.source, topic, numbered(0, 1, size=150_000))
+    with flow.copying(spec) as job:
+        wait_until(lambda: [row.state for row in rows_of(job).values()] == ["TOO_LARGE"], 30, detail=job.progress)
+        # A second one shows that the next offer was in a transaction of its own.
+        wait_until(lambda: len(segments.batches(environment.b, flow.remote(topic))) >= 2, 30, detail=job.status)
+        status = job.status()
+        assert status["batches"] == 1, "the first micro-batch was lost"
+        alter(environment.b, ResourceType.TOPIC, flow.remote(topic), "max.message.bytes", "1000000")
+        wait_until(lambda: flow.committed(spec) == {TopicPartition(topic, 0): 1}, 30, detail=job.status)
+    flow.assert_equal(topic, isolation="read_committed")
+
+
 def test_t5_a_second_process_with_the_same_transactional_id_fences_the_first_without_duplicates(
     replicated: ReplicatedTopic, mirror_maker: MirrorMaker, environment: Environment
 ) -> None:

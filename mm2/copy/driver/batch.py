@@ -48,6 +48,7 @@ class MicroBatch:
         self.claimed = threading.Event()
         # Where a successor continues, from the final report: `Start` as JSON, which only executors read.
         self.starts: dict[TopicPartition, list[Any]] = {}
+        self.attempts: list[Any] = []  # to change records, which a successor continues; as received
         self.last_message_at = time.monotonic()
         self.final = False
         self.waiting_for = ""
@@ -88,11 +89,13 @@ class MicroBatch:
         self.last_message_at = time.monotonic()
         self._send({"type": "lease"})
 
-    def start(self, starts: Mapping[TopicPartition, list[Any]]) -> None:
-        """Send the start of each partition (`Start` as JSON). The executor reads and writes nothing before."""
+    def start(self, starts: Mapping[TopicPartition, list[Any]], attempts: list[Any]) -> None:
+        """Send the start of each partition (`Start` as JSON), and the ``attempts`` of the batch before. The executor reads
+        and writes nothing before.
+        """
         rows = [[tp.topic, tp.partition, start] for tp, start in starts.items()]
         self.last_message_at = time.monotonic()  # it sends nothing while it waits for this
-        self._send({"type": "start", "starts": rows})
+        self._send({"type": "start", "starts": rows, "attempts": attempts})
 
     def throttle(self, rate: float, topics: Mapping[str, float]) -> None:
         """Change the limits."""
@@ -136,6 +139,7 @@ class MicroBatch:
             self.reason = str(message.get("reason", ""))
             for topic, partition, row in message.get("starts", []):
                 self.starts[TopicPartition(topic, partition)] = row
+            self.attempts = message.get("attempts", [])
             self.final = True
             self.finished.set()
         elif kind == "failed":

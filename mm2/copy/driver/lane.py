@@ -84,6 +84,7 @@ class Lane:
         self._read_starts = starts
         # `Start` as JSON, from the final report of the previous batch; nothing was written since.
         self._known: dict[TopicPartition, list[Any]] = {}
+        self._attempts: list[Any] = []  # of the newest final report
         self._limits: tuple[float, dict[str, float]] | None = None
         self.failure = ""  # what ended the lane permanently
         self._progress: dict[TopicPartition, PartitionProgress] = {}
@@ -296,7 +297,7 @@ class Lane:
                 known[tp] = ledger.with_late_chunks(tp, Start.from_json(known[tp])).to_json()
         if pauses := self._paused():
             batch.pause(pauses)
-        batch.start(known)
+        batch.start(known, self._attempts)
         self._copying_since_s = time.monotonic()
         self._begun_ms = time.time_ns() // 1_000_000
         return True
@@ -363,6 +364,8 @@ class Lane:
         patience_s = STOP_TIMEOUT_S if time.monotonic() - batch.last_message_at < RESPONSE_TIMEOUT_S else 0.0
         if not batch.finished.wait(patience_s) and patience_s:
             batch.failure = f"the executor did not stop in {STOP_TIMEOUT_S:.0f} s"
+        if batch.final:
+            self._attempts = batch.attempts
         if batch.final and not early:
             self._losses = 0
             self._known = batch.starts

@@ -14,12 +14,13 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from mm2.copy.spec import ChangesSpec, PartitionSpec
 from mm2.kafka.records.batch import BatchView
 from mm2.kafka.records.codec import DECOMPRESSION_MAX_BYTES
 from mm2.kafka.records.record import Record, decode_batch
+from mm2.kafka.structs import TopicPartition
 
 #: Reason of a source offset whose record the transformations have dropped.
 FILTERED: Final = "filtered"
@@ -42,8 +43,20 @@ class ChangeDelayed(Exception):
         self.after_s = after_s
 
 
+class Attempts(NamedTuple):
+    """Failed attempts to change the record at a source offset; the first was at ``since_s`` (monotonic)."""
+
+    offset: int
+    failed: int
+    since_s: float
+
+
 class RecordChanges(Protocol):
-    """Changes the records of one micro-batch."""
+    """Changes the records of one micro-batch. ``attempts`` are those for which ChangeDelayed was raised last, by source
+    partition.
+    """
+
+    attempts: dict[TopicPartition, Attempts]
 
     def apply(self, part: PartitionSpec, record: Record) -> Record | str:
         """The record to be written to the target partition, with its source offset; or the reason why there is none.
@@ -188,6 +201,19 @@ class Changer:
         batch.is_unchanged = batch.records == fetched
         batch.is_last = batch.after < after or time.monotonic() > until_s
         return batch
+
+    def attempts(self) -> list[Any]:
+        """The attempts that a successor continues, for the progress channel: the last value of each row is their age in ms."""
+        now = time.monotonic()
+        found = self._changes.attempts.items()
+        return [[*tp, offset, failed, int((now - since_s) * 1000)] for tp, (offset, failed, since_s) in found]
+
+    def continue_attempts(self, rows: list[Any]) -> None:
+        """Continue the attempts of a predecessor: errors.retry.timeout may be longer than a micro-batch."""
+        now = time.monotonic()
+        for topic, partition, offset, failed, age_ms in rows:
+            tp = TopicPartition(topic, partition)
+            self._changes.attempts[tp] = Attempts(offset, failed, now - age_ms / 1000)
 
     def close(self) -> None:
         """No more records follow."""

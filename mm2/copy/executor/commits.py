@@ -262,8 +262,10 @@ class TransactionCommits(Commits):
     @property
     def is_due(self) -> bool:
         """Whether the open transaction is to be committed now."""
-        if self._transactions is None or not (self._in_transaction or self._moved):
+        if self._transactions is None:
             return False
+        if not (self._in_transaction or self._moved):
+            return self._transactions.is_overdue
         return self._transactions.due(behind=any(cursor.behind for cursor in self._cursors.values()))
 
     @property

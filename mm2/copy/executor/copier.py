@@ -119,6 +119,7 @@ class Copier:
             final["reason"] = link.reason
             final["partitions"] = [progress_of(cursor).to_row() for cursor in self._cursors.values()]
             final["starts"] = self._starts()
+            final["attempts"] = [] if self._changer is None else self._changer.attempts()
             final["tally"] = self._reports.tally.to_json()
             link.release(final)
             await link.flush(2)
@@ -299,7 +300,10 @@ class Copier:
 
     def _start(self) -> None:
         """Start every partition at the position sent by the driver."""
-        rows = self._link.start.result()["starts"]
+        message = self._link.start.result()
+        rows = message["starts"]
+        if self._changer is not None:
+            self._changer.continue_attempts(message["attempts"])
         starts = {TopicPartition(topic, partition): Start.from_json(start) for topic, partition, start in rows}
         for tp, start in starts.items():
             before, now_ms = Lease() if start.entry is None else start.entry.lease, time.time_ns() // 1_000_000

@@ -53,6 +53,7 @@ class TaskTransactions:
         self._offsets: dict[int, Outbox] = {}
         self._identity = ProducerIdentity(-1, -1)
         self._ended_s = time.monotonic()
+        self._open_since_s: float | None = None  # when `is_overdue` has first found it open
         self._cost_s = 0.002
         self._on_failure = on_failure
         self._counted: dict[TopicPartition, int] = {}  # records of each outbox when the transaction began
@@ -87,6 +88,20 @@ class TaskTransactions:
         interval_s = (self._spec.interval_ms or 0) / 1000
         least_s = CATCHING_UP_S if behind else _ROUND_TRIPS * self._cost_s
         return time.monotonic() - self._ended_s >= max(interval_s, min(least_s, CATCHING_UP_S))
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether the target has rejected all that was sent, and has had the open transaction for half of its timeout.
+
+        The coordinator would abort it then, and fence this producer.
+        """
+        now = time.monotonic()
+        if not self._is_open():
+            self._open_since_s = None
+            return False
+        self._open_since_s = self._open_since_s or now
+        is_late = now - self._open_since_s >= self._spec.timeout_ms / 2000
+        return is_late and all(self._settled(outbox) for outbox in self._data)
 
     async def commit(
         self,
@@ -150,9 +165,9 @@ class TaskTransactions:
             await asyncio.sleep(_POLL_S)
         before = self._identity
         self.marked = {outbox.partition for outbox in self._data if self._is_part(outbox)}
-        if self._sent():
+        if self._is_open():
             self._identity = await self._end()
-        self._ended_s = time.monotonic()
+        self._ended_s, self._open_since_s = time.monotonic(), None
         self._cost_s = min(self._ended_s - began, CATCHING_UP_S / _ROUND_TRIPS)
         for outbox in self._all():
             self._begin_outbox(outbox, 0 if self._identity != before else outbox.acked)
@@ -169,7 +184,7 @@ class TaskTransactions:
             return
         self._close()
         # A batch whose connection was lost is not in flight, but the broker may still append it.
-        if self._sent() and all(not outbox.sent and outbox.acked == outbox.next for outbox in self._all()):
+        if self._is_open() and all(not outbox.sent and outbox.acked == outbox.next for outbox in self._all()):
             await self._call(self._client.end, self._identity, False)
 
     def _close(self) -> None:
@@ -181,6 +196,10 @@ class TaskTransactions:
     def _sent(self) -> bool:
         """Whether anything was sent in this transaction."""
         return any(outbox.next > self._counted.get(outbox.partition, 0) for outbox in self._all())
+
+    def _is_open(self) -> bool:
+        """Whether the coordinator has a transaction open."""
+        return any(self._is_part(outbox) for outbox in self._all())
 
     def _is_part(self, outbox: Outbox) -> bool:
         """Whether the transaction includes a partition, also one of which all batches were rejected."""

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mm2.copy.executor import changes
-from mm2.copy.executor.changes import ChangeDelayed, ChangeFailed, Changer, DroppedRange, dropped_in
+from mm2.copy.executor.changes import Attempts, ChangeDelayed, ChangeFailed, Changer, DroppedRange, dropped_in
 from mm2.copy.executor.target_progress import fingerprint
 from mm2.copy.segments import Gap, Segment
 from mm2.copy.session import Mark
@@ -21,6 +21,7 @@ from mm2.copy.states import PartitionState
 from mm2.copy.tally import PASSTHROUGH
 from mm2.kafka.records.batch import LOG_APPEND_TIME, TRANSACTIONAL
 from mm2.kafka.records.record import Record, decode_batch
+from mm2.kafka.structs import TopicPartition
 from tests.unit.copy.batches import Bench, batch, holed, view_of
 
 
@@ -40,6 +41,7 @@ class Rule:
         self.change: Callable[[Record], Record] = changed
         self.seen: list[int] = []
         self.takes_s = 0.0
+        self.attempts: dict[TopicPartition, Attempts] = {}
 
     def apply(self, _part: PartitionSpec, record: Record) -> Record | str:
         self.seen.append(record.offset)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import time
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -194,6 +195,10 @@ class Scene:
         asyncio.run(self.commits.commit_transaction())
         assert (self.copier._link.reason == "") == (fails is None)
 
+    def is_due(self) -> bool:
+        """Whether the next transaction is to be committed."""
+        return self.commits.is_due
+
     def successor(self) -> Start:
         """What is found by the executor that follows."""
         ledger = Ledger()
@@ -376,6 +381,45 @@ def test_a_transaction_whose_batches_were_all_rejected_is_empty() -> None:
     scene.commit()
     assert (scene.coordinator.ended, scene.positions.committed[TP]) == ([True], 100)
     assert (outbox.queue[0].at, outbox.next) == (-1, 0), "it is offered in the next one"
+
+
+def test_a_transaction_with_rejected_batches_only_ends_before_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the coordinator would abort it and fence the producer, and the next offer would end the micro-batch."""
+    scene, now = Scene(), 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    outbox = scene.bench.outbox
+    assert not scene.is_due()
+    scene.bench.fetch(batch(100, 1))
+    outbox.stamp(outbox.queue[0])
+    assert not scene.is_due()
+    now += EXACTLY_ONCE.timeout_ms / 2000
+    assert not scene.is_due(), "its outcome is not known yet"
+    outbox.state = OutboxState.REFUSED
+    assert scene.is_due()
+    scene.coordinator.records = 1  # the partition was added to the transaction
+    scene.commit()
+    assert (scene.coordinator.ended, scene.positions.committed[TP]) == ([True], 100)
+    now += EXACTLY_ONCE.timeout_ms
+    assert not scene.is_due(), "nothing was sent in the next one"
+    outbox.stamp(outbox.queue[0])
+    assert not scene.is_due()
+    now += EXACTLY_ONCE.timeout_ms / 2000
+    assert scene.is_due()
+
+
+def test_a_transaction_with_an_added_partition_and_no_batch_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene, now = Scene(), 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    scene.coordinator.implicit_partitions = False
+    scene.bench.outbox.enrolled = False
+    assert not scene.is_due()
+    scene.bench.outbox.enrolled = True
+    assert not scene.is_due()
+    now += EXACTLY_ONCE.timeout_ms / 2000
+    assert scene.is_due()
+    scene.coordinator.records = 1
+    scene.commit()
+    assert (scene.coordinator.ended, scene.is_due()) == ([True], False)
 
 
 @pytest.mark.parametrize("implicit", [True, False])

@@ -183,6 +183,25 @@ def test_a_batch_runs_since_it_got_its_start_positions() -> None:
         assert before_ms <= (lane.status.since_ms or 0) <= time.time_ns() // 1_000_000
 
 
+@pytest.mark.usefixtures("short_lease")
+def test_attempts_to_change_a_record_are_handed_on_also_past_a_lost_batch() -> None:
+    stage = Stage(200)
+    attempts = [["t", 0, 9, 3, 180_000]]
+    with running(stage):
+        first = stage.next()
+        stage.begun(first)
+        second = stage.next()
+        second.received({"type": "ready"})
+        wait_until(lambda: stage.messages(first, "stop"))
+        first.received({"type": "final", "partitions": [], "attempts": attempts})
+        stage.begun(second)
+        second.ended("lost", dead=True)
+        third = stage.next()
+        stage.begun(third)
+        sent = [stage.messages(batch, "start")[0]["attempts"] for batch in (first, second, third)]
+        assert sent == [[], attempts, attempts]
+
+
 def test_the_next_batch_begins_where_the_last_one_ended_and_not_before() -> None:
     stage = Stage(200)
     entry = LedgerEntry("t", 0, "A.t", Mark(9, 9, 9), session=Session(ProducerIdentity(7, 0), Mark(0, 0, 0)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from mm2.config.configdef import ConfigDef, ConfigException
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.connect.api import ConnectError, RetriableError, Transformation
 from mm2.connect.transforms import RegexRouter
-from mm2.copy.executor.changes import ChangeDelayed, ChangeFailed
+from mm2.copy.executor.changes import ChangeDelayed, ChangeFailed, Changer
 from mm2.copy.spec import ChangesSpec, CopySpec, PartitionSpec
 from mm2.kafka.records.record import Record
 from mm2.mirror.maker import connect_plugins
@@ -215,6 +217,37 @@ def test_a_temporary_error_is_tried_again_until_the_timeout(monkeypatch: pytest.
     monkeypatch.setattr(Busy, "failures", 1)
     with chain(BUSY) as built, pytest.raises(ChangeFailed, match="later"):
         built.apply(PART, RECORD)
+
+
+def test_the_timeout_of_retries_counts_across_micro_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chain lives for one micro-batch. Otherwise a timeout that is longer would never end."""
+    now, rows = 1000.0, list[Any]()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(Busy, "failures", 100)
+    failures: list[type[Exception]] = []
+    while ChangeFailed not in failures and len(failures) < 20:
+        with chain(BUSY | {"errors.retry.timeout": "150000", "errors.retry.delay.max.ms": "10"}) as built:
+            changer = Changer(built, lambda call: call())
+            changer.continue_attempts(json.loads(json.dumps(rows)))
+            with pytest.raises((ChangeDelayed, ChangeFailed), match="later") as failed:
+                built.apply(PART, RECORD)
+            failures.append(failed.type)
+            now += 60
+            rows = changer.attempts()
+    assert failures == [ChangeDelayed] * 3 + [ChangeFailed]
+    assert rows == []
+
+
+def test_the_timeout_of_retries_is_that_of_one_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Busy, "failures", 1)
+    with chain(BUSY | {"errors.retry.timeout": "150000"}) as built:
+        changer = Changer(built, lambda call: call())
+        changer.continue_attempts([["orders", 3, RECORD.offset - 1, 3, 180_000]])
+        with pytest.raises(ChangeDelayed):
+            built.apply(PART, RECORD)
+        assert [row[:4] for row in changer.attempts()] == [["orders", 3, RECORD.offset, 1]]
+        assert built.apply(PART, RECORD) == RECORD
+        assert changer.attempts() == []
 
 
 @pytest.mark.parametrize(
