@@ -129,6 +129,7 @@ class Outbox:
     enrolled: bool = True  # part of the open transaction, or of none
     next: int = 0
     acked: int = 0
+    doubtful_to: int = 0  # the end of the last batch that may have been appended although its request failed
     known: bool = False  # this leader, over this connection, has acknowledged a batch of this identity
     acked_ms: int = -1  # largest timestamp of the last acknowledged batch, by which the leader forgets the producer
     leader_epoch: int = -1  # of the partition, by the newest metadata
@@ -191,10 +192,15 @@ class Outbox:
         """Whether it is idempotent and has no producer id yet."""
         return self.identity is not None and self.identity.producer_id < 0
 
+    def doubt(self, outgoing: OutgoingBatch) -> None:
+        """A batch in flight may have been appended, although it is not acknowledged."""
+        if outgoing.at >= 0:
+            self.doubtful_to = max(self.doubtful_to, outgoing.end)
+
     def begin(self, identity: ProducerIdentity, count: int, *, known: bool) -> None:
         """Continue with a producer of which ``count`` records are on the target. Queued batches get new sequences."""
         self.identity = identity
-        self.next = self.acked = count
+        self.next = self.acked = self.doubtful_to = count
         self.known = known
         self.acked_ms = -1
         self.verified_epoch = None

@@ -115,6 +115,8 @@ class ProduceOutcomes:
             outgoing.failure = 0
         else:
             outgoing.failure = code
+            if code not in _NOT_APPENDED:
+                outbox.doubt(outgoing)
             message = None if result is None else result.message or None
             self._failed(outbox, outgoing, BrokerFailure.of(code, message, subject=subject_of(outbox, self._cluster)))
         self._settle(outbox)
@@ -125,6 +127,7 @@ class ProduceOutcomes:
         for outbox, outgoing in outgoing_batches:
             outgoing.under_way = False
             outgoing.failure = 0
+            outbox.doubt(outgoing)
             outbox.state = OutboxState.DRAINING
             touched[outbox.partition] = outbox
         for outbox in touched.values():
