@@ -1,10 +1,11 @@
 """Copy sessions: the sequence number is the position. Pure.
 
 Within a session the n-th record copied to a target partition has sequence n (modulo 2^31) of the session's producer.
-The copied records follow from the source alone, so exactly one record belongs to each sequence. A retry, an executor
-that was frozen and a successor send the same record with the same sequence, and the target appends it once. A
-successor continues with the same producer id and epoch. The producer's last sequence on the target shows how far its
-predecessor got.
+The copied records follow from the source alone, so exactly one record belongs to each sequence. Where the source has
+changed, or a record was rejected, the session ends before a sequence could get another record (rule S9 of
+docs/design/copy-sessions.md). A retry, an executor that was frozen and a successor send the same record with the same
+sequence, and the target appends it once. A successor continues with the same producer id and epoch. The producer's last
+sequence on the target shows how far its predecessor got.
 
 ==== what is written, and when ================================================================================
   1  ledger          previous = the position in Connect's offsets topic, mark = where the copying is now
@@ -34,6 +35,10 @@ from mm2.copy.segments import SegmentChunk, Trail, UnwrittenChunks
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
 
 SEQUENCES: Final = 1 << 31
+#: `LedgerEntry.shared_until` where the end is not known yet.
+UNBOUNDED: Final = (1 << 63) - 1
+#: Largest producer epoch, a 16-bit number of the record batch.
+_LAST_PRODUCER_EPOCH: Final = (1 << 15) - 1
 #: Number of newest lost ranges that an entry lists. Older ranges are counted, and their offsets are in the gap totals.
 LOST_KEPT: Final = 100
 
@@ -126,13 +131,23 @@ class EndedSession(NamedTuple):
 class Session:
     """``start`` is the mark at which its count was 0. ``rules`` decide which records are counted, see `Rules`; ""
     in sessions of old versions. ``after`` are the sessions that ended before it, oldest first: until a record of this
-    session is acknowledged, records of theirs may still appear on the target (rule R3).
+    session is acknowledged, records of theirs may still appear on the target (rule R3). ``reserved`` is the largest epoch of
+    its producer that a later session has had, if this one continues (-1: none).
     """
 
     producer: ProducerIdentity
     start: Mark
     rules: str = ""
     after: tuple[EndedSession, ...] = ()
+    reserved: int = -1
+
+    @property
+    def successor(self) -> ProducerIdentity | None:
+        """The producer of a session that follows: its first batch fences what is still in flight of this one (rule S9).
+        None when there are no more epochs.
+        """
+        newest = max(self.producer.producer_epoch, self.reserved)
+        return ProducerIdentity(self.producer.producer_id, newest + 1) if newest < _LAST_PRODUCER_EPOCH else None
 
     def to_json(self) -> dict[str, Any]:
         """As in the ledger."""
@@ -145,13 +160,16 @@ class Session:
             data["rules"] = self.rules
         if self.after:
             data["after"] = [ended.to_json() for ended in self.after]
+        if self.reserved >= 0:
+            data["reserved"] = self.reserved
         return data
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
         """The inverse of `to_json`. KeyError or TypeError for anything else."""
         after = tuple(EndedSession.from_json(row) for row in data.get("after", ()))
-        return cls(ProducerIdentity(*data["producer"]), Mark(*data["start"]), str(data.get("rules", "")), after)
+        producer, start = ProducerIdentity(*data["producer"]), Mark(*data["start"])
+        return cls(producer, start, str(data.get("rules", "")), after, int(data.get("reserved", -1)))
 
     def at(self, mark: Mark) -> Session:
         """The session as it is written with a mark: ``after`` only until a record is counted."""
@@ -292,7 +310,8 @@ class LedgerEntry:
     replaced by newer ones; metadata with such an id is stale. ``source_epochs`` are the newest leader epochs of what was
     read before the mark, oldest first; nothing is known of what lies before the first one. ``former`` is the remote topic
     before this one, if the replication policy or a router has changed (None: none has). ``is_preserved``: the copied records
-    have the source's offsets.
+    have the source's offsets. ``shared_until`` is a source offset: requests of an earlier holder with records from before it
+    may be unanswered (rule S9; -1: there are none after the mark).
     """
 
     topic: str
@@ -322,6 +341,7 @@ class LedgerEntry:
     source_epochs: tuple[EpochStart, ...] = ()
     former: FormerTopic | None = None
     is_preserved: bool = False
+    shared_until: int = -1
 
     @property
     def lost_ranges(self) -> int:
@@ -346,7 +366,10 @@ class LedgerEntry:
     def revived(self, ended: EndedSession) -> Self:
         """The entry of one of the `ended_sessions`, as it ended."""
         before = self.ended_sessions[: self.ended_sessions.index(ended)]
-        session = Session(ended.producer, ended.start, ended.rules, before)
+        later = self.session
+        is_same = later is not None and later.producer.producer_id == ended.producer.producer_id
+        reserved = max(later.producer.producer_epoch, later.reserved) if later is not None and is_same else -1
+        session = Session(ended.producer, ended.start, ended.rules, before, reserved)
         return self.replace(session=session, mark=ended.mark, known_epoch=ended.known_epoch)
 
     def is_undone(self, committed: int | None) -> bool:
@@ -406,6 +429,8 @@ class LedgerEntry:
             data["former"] = list(self.former)
         if self.is_preserved:
             data["preserved"] = True
+        if self.shared_until >= 0:
+            data["shared"] = self.shared_until
         if self.before is not None:
             mark, gaps, chunk, extent, lost, state = self.before
             data["before"] = [list(mark), gaps, chunk, list(extent), lost]
@@ -447,6 +472,7 @@ class LedgerEntry:
             tuple(EpochStart(int(epoch), int(start)) for epoch, start in data["source"].get("epochs", ())),
             None if former is None else _former_topic_of(former),
             bool(data.get("preserved", False)),
+            int(data.get("shared", -1)),
         )
 
 

@@ -66,12 +66,13 @@ def sound_alarms(limit_s: float) -> int:
 
 
 def run_directed(seeds: int) -> int:
-    """Run each schedule of `directed` and `directed_target` over some seeds."""
+    """Run each schedule of `directed`, `directed_sequences` and `directed_target` over some seeds."""
     from tests.simulation.directed import DIRECTED, direct  # noqa: PLC0415
+    from tests.simulation.directed_sequences import SEQUENCES  # noqa: PLC0415
     from tests.simulation.directed_target import TARGET  # noqa: PLC0415
 
     bad = 0
-    for what in (*DIRECTED, *TARGET):
+    for what in (*DIRECTED, *SEQUENCES, *TARGET):
         found = {
             seed: violation for seed in range(1, seeds + 1) if (violation := direct(what, seed).violation) is not None
         }

@@ -296,6 +296,8 @@ class Broker:
             writing.timer = self.world.after(timeout_ms / 1000, self._write_expired, writing)
 
     def _append(self, replica: Replica, data: memoryview) -> tuple[int, int, int]:
+        if len(data) > self.cluster.max_message_bytes.get(replica.topic, len(data)):
+            return int(ErrorCode.MESSAGE_TOO_LARGE), -1, -1
         batch = batch_at(data, replica.end, replica.epoch)
         error, repeated = replica.check(batch)
         if error:
@@ -738,6 +740,7 @@ class Cluster:
         self.producer_ids = 1_000
         self.partitions: dict[Place, Partition] = {}
         self.late_topics: set[str | None] = set()
+        self.max_message_bytes: dict[str, int] = {}  # by topic; no limit for others
         self.decisions: list[tuple[Place, Leadership, uuid.UUID]] = []
         self.ids: dict[str, uuid.UUID] = {}
         self.on_high_watermark: Callable[[int, Replica], None] = lambda _node, _replica: None

@@ -23,13 +23,14 @@ from mm2.copy.executor.losses import Losses
 from mm2.copy.executor.new_sessions import NewSessions
 from mm2.copy.executor.opening import Opening
 from mm2.copy.executor.outbox import MAX_IN_FLIGHT, Outbox
+from mm2.copy.executor.partition_events import PartitionEvents
 from mm2.copy.executor.produce_outcomes import ProduceOutcomes
 from mm2.copy.executor.progress_look_ups import ProgressLookUps
 from mm2.copy.executor.session_table import SessionTable
 from mm2.copy.executor.target_progress import ProgressQuestion, TargetLookUp, TargetProgress
 from mm2.copy.executor.window import Window
 from mm2.copy.ledger import Ledger
-from mm2.copy.session import Lease, LedgerEntry, Start, count_after
+from mm2.copy.session import Lease, LedgerEntry, Session, Start, count_after
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import LATEST, TopicPartition
 from mm2.mirror.source_task import MirrorSourceTask
@@ -41,6 +42,14 @@ from tests.simulation.directed import (
     WRITTEN_PAST_THE_CUT,
     Schedule,
     direct,
+)
+from tests.simulation.directed_sequences import (
+    DEAD_LETTER_DURING_A_SEARCH,
+    LATE_AFTER_ITS_SUCCESSOR,
+    LATE_AND_RETENTION,
+    LATE_AND_UNCLEAN,
+    LATE_BEHIND_A_DEAD_LETTER,
+    LATE_OF_ITS_OWN,
 )
 from tests.simulation.directed_target import (
     DEPOSED_TARGET_LEADER,
@@ -247,6 +256,10 @@ def _searched(self: Window, base: int) -> None:
     self._searched_to = base
 
 
+def _at_once_after(self: Window, _offset: int, then: Callable[[], None]) -> None:
+    then()
+
+
 def _validated(self: Losses, cursor: Cursor) -> None:
     self._source.validated(cursor.partition, self._source.leader_epoch(cursor.partition))
 
@@ -379,6 +392,42 @@ MUTATIONS: tuple[Mutation, ...] = (
         (_AT_ONCE_BEHIND, (Window, "_search", _searched)),
         schedule=LATE_OLD_BATCH,
         alarm=True,
+    ),
+    Mutation(
+        "S9",
+        "a session continues although the source has changed where a predecessor may have read it",
+        ((Cursor, "shares", lambda *_: False),),
+        schedule=LATE_AND_RETENTION,
+    ),
+    Mutation(
+        "S9",
+        "a predecessor has not read past the high watermark of any later leader",
+        ((PartitionEvents, "epoch_read", lambda _self, cursor: cursor.known_epoch),),
+        schedule=LATE_AND_UNCLEAN,
+    ),
+    Mutation(
+        "S9",
+        "the next session has another producer, which fences nothing",
+        ((Session, "successor", None),),
+        schedule=LATE_AFTER_ITS_SUCCESSOR,
+    ),
+    Mutation(
+        "S9",
+        "records behind a rejected one take sequences that a predecessor may have sent",
+        ((Cursor, "is_sequence_shared", lambda *_: False),),
+        schedule=LATE_BEHIND_A_DEAD_LETTER,
+    ),
+    Mutation(
+        "S9",
+        "they take sequences of own requests that were not answered",
+        ((Outbox, "doubt", lambda *_: None),),
+        schedule=LATE_OF_ITS_OWN,
+    ),
+    Mutation(
+        "S10",
+        "records behind a dead letter are sent while the position waits for a search",
+        ((Window, "when_passed", _at_once_after),),
+        schedule=DEAD_LETTER_DURING_A_SEARCH,
     ),
     Mutation(
         "C5",

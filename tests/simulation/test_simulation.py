@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.simulation.directed import DIRECTED
+from tests.simulation.directed_sequences import SEQUENCES
 from tests.simulation.directed_target import TARGET
 from tests.simulation.machine import Faults
 
@@ -41,14 +42,15 @@ def test_invariants_hold_in_random_schedules() -> None:
 
 @pytest.mark.parametrize("seeds", [1, pytest.param(10, marks=pytest.mark.slow)])
 def test_invariants_hold_in_schedules_that_once_broke_the_protocol(seeds: int) -> None:
-    """Elections of a source, deposed leaders, late writes, leases: see `tests.simulation.directed` and `directed_target`."""
+    """Elections of a source, deposed leaders, late writes, leases: see `tests.simulation.directed` and the modules beside it."""
     printed = simulation("--directed", "--seeds", str(seeds))
-    assert printed.count(f": 0 of {seeds} seeds") == len(printed.splitlines()) == len(DIRECTED) + len(TARGET)
+    schedules = (*DIRECTED, *SEQUENCES, *TARGET)
+    assert printed.count(f": 0 of {seeds} seeds") == len(printed.splitlines()) == len(schedules)
 
 
-@pytest.mark.parametrize("rule", ["S8", "C7", pytest.param("R8", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rule", ["S8", "S9", "S10", "C7", pytest.param("R8", marks=pytest.mark.slow)])
 def test_rules_that_only_written_schedules_need_are_found_missing(rule: str) -> None:
-    """S8, L7, C7 and R8: drawn schedules hardly ever meet the combination of faults that each of them is for."""
+    """S8 to S10, L7, C7 and R8: drawn schedules hardly ever meet the combination of faults that each of them is for."""
     printed = simulation("--mutations", "--rule", rule, "--seconds", "20")
     assert printed
     assert all(line.startswith("found ") for line in printed.splitlines())

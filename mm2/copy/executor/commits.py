@@ -165,6 +165,7 @@ class Commits:
             source_epochs=history.before(cursor.epochs, cursor.window.mark.source),
             former=cursor.former,
             is_preserved=cursor.gaps is not None,
+            shared_until=cursor.shared_until if cursor.shares(cursor.window.position) else -1,
         )
 
     def _target_log(self, cursor: Cursor) -> FormerLog:

@@ -29,7 +29,7 @@ from mm2.copy.executor.target_progress import (
     TargetLookUp,
     TargetProgress,
 )
-from mm2.copy.session import LedgerEntry, Session
+from mm2.copy.session import UNBOUNDED, LedgerEntry, Session
 from mm2.copy.spec import CopySpec
 from mm2.copy.states import PartitionState
 from mm2.kafka.admin import Admin
@@ -123,6 +123,8 @@ class ContinuedSessions:
                 cursor.outgoing.there = there
         else:
             cursor.begin(mark, skip=skip, skip_base=base, skip_end=skip_end, is_clean=progress is None)
+        # Without a clean hand-off the predecessor may have sent more than is on the target (rule S9).
+        cursor.shared_until = entry.shared_until if progress is None else UNBOUNDED
         if skip:
             self._log.info("skipping records that a predecessor copied", partition=str(cursor.partition), records=skip)
         if progress is None:
@@ -278,7 +280,7 @@ class ContinuedSessions:
             cursor.fail(PartitionState.INCONSISTENT, _not_counted(progress.revived, why))
             return entry, progress
         self._log.warning(
-            "a former leader of the target has brought back records of a session that had ended, it continues",
+            "records of a session that had ended have appeared on the target, it continues",
             partition=str(cursor.partition),
             records=there.records - ended.mark.records,
             producer_id=ended.producer.producer_id,
@@ -298,6 +300,7 @@ class ContinuedSessions:
         cursor.predecessor.finishing = self._sessions.is_to_end(entry)
         if is_lost:
             self.continue_session(cursor, entry)
+            cursor.shared_until = UNBOUNDED
             cursor.suspended = True
             self._losses.target_truncated(cursor, progress.records, progress.end)
             return

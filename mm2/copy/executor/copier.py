@@ -183,7 +183,7 @@ class Copier:
         search = TargetSearch(spec, link, tasks, endpoints, sessions, new_sessions)
         if spec.dead_letter_topic is not None:
             letters = DeadLetters(sink, spec.dead_letter_topic, spec.flow)
-            self._quarantine = Quarantine(letters, source, sink, commits.then)
+            self._quarantine = Quarantine(letters, source, sink, commits.then, new_sessions.replace)
         self._events.attach(new_sessions, search, losses, commits, self._quarantine, SizeLimits(tasks, endpoints))
 
     async def _learn_expiration(self) -> None:

@@ -25,7 +25,7 @@ from mm2.copy.executor.outgoing import content_error
 from mm2.copy.executor.outgoing_records import OutgoingRecords
 from mm2.copy.executor.predecessor import PredecessorRecords
 from mm2.copy.executor.window import SourceRange, Window
-from mm2.copy.session import LOST_KEPT, EpochStart, FormerTopic, Lost, Mark, PartitionCondition
+from mm2.copy.session import LOST_KEPT, UNBOUNDED, EpochStart, FormerTopic, Lost, Mark, PartitionCondition
 from mm2.copy.spec import PartitionSpec
 from mm2.copy.states import PartitionState, brief, state_of
 from mm2.copy.tally import Rate, Summary, Tally
@@ -94,6 +94,14 @@ class Owner(Protocol):
         begun.
         """
 
+    def replace_session(self, cursor: Cursor) -> None:
+        """The session must not continue at the position, where all before is acknowledged: a predecessor may have sent other
+        records with the sequences that follow (rule S9). `Cursor.suspended` until another session has begun.
+        """
+
+    def epoch_read(self, cursor: Cursor) -> int | None:
+        """Leader epoch of the source's leader that is read (-1: unknown); None while a follower is read."""
+
     def uncertain(self, cursor: Cursor) -> None:
         """Counting is not possible: `PredecessorRecords.fingerprints` has to be set, then
         `Cursor.suspended` cleared."""
@@ -161,6 +169,7 @@ class Cursor:
     leader_epoch: int = -1
     epochs: tuple[EpochStart, ...] = ()  # that were read, see `LedgerEntry.source_epochs`
     known_epoch: int = -1  # no batch of a higher leader epoch is counted as copied by a predecessor
+    shared_until: int = -1  # see `LedgerEntry.shared_until`
     topic_id: str = ""
     retired: tuple[str, ...] = ()  # replaced topic ids of both sides
     former: FormerTopic | None = None  # see `LedgerEntry.former`
@@ -268,6 +277,9 @@ class Cursor:
         """Turn fetched batches into outgoing batches. A corrupt batch stops this partition only."""
         self.high_watermark = self.known_end = fetched.high_watermark
         self.last_stable = fetched.last_stable_offset
+        if self.shared_until == UNBOUNDED and self.owner.epoch_read(self) == self.known_epoch:
+            # The leader is the one that the predecessor has read, whose high watermark only grows.
+            self.shared_until = fetched.high_watermark
         self.conditions.read = None
         if self.backlog_end < 0:
             self.backlog_end = fetched.high_watermark
@@ -315,6 +327,16 @@ class Cursor:
         self.known_epoch = -1
         if self.predecessor.fingerprints is None:
             self.predecessor.compare()
+
+    def shares(self, offset: int) -> bool:
+        """Whether a predecessor may have a request in flight with the record at this source offset, or a later one (rule S9)."""
+        return offset < self.shared_until
+
+    def replace_session(self) -> None:
+        """The source has changed where a predecessor may have read it: read nothing more before another session has begun."""
+        if not self.suspended:
+            self.suspended = True
+            self.when_idle(lambda: self.owner.replace_session(self))
 
     def throttled(self, by: str, for_s: float = 0.0) -> None:
         """A limit or a quota prevents reading or writing for so many seconds."""
@@ -466,6 +488,13 @@ class Cursor:
         entry = next((entry for entry in entries if entry.reason == QUARANTINED and not entry.done), None)
         if entry is not None:  # otherwise the target was truncated meanwhile: the batch is read again
             self.outgoing.leave_out(entry)
+
+    def is_sequence_shared(self, entry: SourceRange) -> bool:
+        """Whether an unanswered request may have the sequence of a rejected batch, the first of the outbox, or a later one.
+        Then records behind it must not take its sequence (rule S9).
+        """
+        outbox = self.outbox
+        return outbox.looked_up and (self.shares(entry.first) or outbox.doubtful_to > outbox.queue[0].end)
 
     def quarantine(self, entry: SourceRange, reason: str) -> None:
         """The entry's records will not be on the target; later records take their sequences."""

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import structlog
@@ -70,7 +71,8 @@ class DeadLetters:
 class Quarantine:
     """Writes what cannot be copied to the dead letter topic, and keeps each partition blocked until it is there.
 
-    ``then(cursor, call)`` writes a cursor's ledger entry and calls ``call``.
+    ``then(cursor, call)`` writes a cursor's ledger entry and calls ``call``. ``replace_session(cursor)`` ends its session
+    at the position, and opens another one.
     """
 
     def __init__(
@@ -79,11 +81,13 @@ class Quarantine:
         source: Source,
         sink: Sink,
         then: Callable[[Cursor, Callable[[], None]], None],
+        replace_session: Callable[[Cursor], None],
     ) -> None:
         self._letters = letters
         self._source = source
         self._sink = sink
         self._then = then
+        self._replace_session = replace_session
         self._log = structlog.get_logger(__name__)
 
     @property
@@ -102,11 +106,13 @@ class Quarantine:
         )
         cursor.suspended = True
         cursor.dead_letter_outbox = self._letters.outbox
+        # A predecessor may have read it intact.
+        is_shared = cursor.outbox.looked_up and cursor.shares(cursor.offset)
 
         def written() -> None:
             cursor.finish_quarantine()
             # The position may pass it only when all previous records are acknowledged.
-            cursor.when_idle(lambda: self._after(cursor, release=True))
+            cursor.when_idle(lambda: self._after(cursor, release=True, is_shared=is_shared))
 
         self._letters.batch(cursor.partition, header.base_offset, after - 1, view.data, str(error), written)
         return True
@@ -146,17 +152,25 @@ class Quarantine:
             cursor.outbox.state = OutboxState.OPEN
             if cursor.outbox.queue:  # otherwise the successor writes it to the dead letter topic again
                 cursor.outbox.last_error = None
+                is_shared = cursor.is_sequence_shared(entry)
                 cursor.quarantine(entry, QUARANTINED)
-                self._after(cursor, release=False)
+                # The records before it may be acknowledged, and the position wait for a search of the target (rule L7).
+                after = functools.partial(self._after, cursor, release=False, is_shared=is_shared)
+                cursor.window.when_passed(entry.next_offset, after)
 
         return written
 
-    def _after(self, cursor: Cursor, *, release: bool) -> None:
-        """Send nothing after a dead letter before the ledger has it; otherwise a successor would count it.
+    def _after(self, cursor: Cursor, *, release: bool, is_shared: bool) -> None:
+        """Send nothing after a dead letter before the position has passed it and the ledger has that; otherwise a successor
+        would count it.
 
-        ``release``: the cursor was suspended for it. Otherwise it may be suspended because it is about to move.
+        ``release``: the cursor was suspended for it. Otherwise it may be suspended because it is about to move. ``is_shared``:
+        its sequence may be in flight, or a later one; see `Cursor.is_sequence_shared`.
         """
         cursor.dead_letter_outbox = None
+        if is_shared:
+            self._replace_session(cursor)
+            return
 
         def known() -> None:
             cursor.suspended = cursor.suspended and not release

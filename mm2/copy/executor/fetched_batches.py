@@ -79,6 +79,12 @@ class FetchingReader(Protocol):
     def fail(self, state: PartitionState, reason: str, *, at_source: bool = False) -> None:
         """Stop this partition."""
 
+    def shares(self, offset: int) -> bool:
+        """Whether a predecessor may have a request in flight with the record at this source offset, or a later one."""
+
+    def replace_session(self) -> None:
+        """The source has changed there: read nothing more before another session has begun."""
+
 
 @dataclass(slots=True, eq=False)
 class FetchedBatches:
@@ -96,9 +102,8 @@ class FetchedBatches:
         self._is_cut = False
         try:
             for view in self._batches(fetched):
-                if isinstance(view, Merged):
-                    self._take_merged(view)
-                elif not self._take_checked(view, aborted):
+                is_taken = self._take_merged(view) if isinstance(view, Merged) else self._take_checked(view, aborted)
+                if not is_taken:
                     return
         except CorruptBatch as error:
             self._stop_at(error)
@@ -147,15 +152,39 @@ class FetchedBatches:
             reader.offset = after
         return not (reader.suspended or reader.stopped or self._is_cut)
 
-    def _take_merged(self, merged: Merged) -> None:
+    def _take_merged(self, merged: Merged) -> bool:
+        """Take tiny batches; False when later ones have to wait."""
         reader = self.reader
+        if self._is_changed(merged.first, merged.after, merged.leader_epoch, is_dense=True):
+            reader.replace_session()
+            return False
         if merged.first > reader.offset:
             reader.outgoing.drop(reader.offset, merged.first, reader.window.hole_reason)
-        reader.leader_epoch = reader.known_epoch = merged.leader_epoch
+        reader.leader_epoch = merged.leader_epoch
+        self._know(merged.leader_epoch)
         reader.epochs = history.read(reader.epochs, merged.leader_epoch, merged.first)
         self.tally.count("merged", merged.batches)
         reader.outgoing.send(memoryview(merged.data), merged.header, merged.first, merged.after, is_merged=True)
         reader.offset = merged.after
+        return True
+
+    def _is_changed(self, first: int, after: int, leader_epoch: int, *, is_dense: bool) -> bool:
+        """Whether a predecessor may have read other records than these, and have sent them with the same sequences (rule S9).
+
+        What it has read of this leader epoch or an older one is the same, unless compaction or retention has removed records.
+        """
+        reader = self.reader
+        # Where offsets are preserved, what is on the target has no sequences any more.
+        begin = reader.offset if reader.outgoing.there is None else max(reader.offset, reader.outgoing.there.end)
+        if after <= begin or reader.predecessor.remaining or not reader.shares(begin):
+            return False
+        return first > begin or not is_dense or leader_epoch > reader.known_epoch
+
+    def _know(self, leader_epoch: int) -> None:
+        """A batch of this leader epoch was read; a predecessor may have read those that follow, up to a later epoch."""
+        reader = self.reader
+        if leader_epoch > reader.known_epoch or not reader.shares(reader.offset):
+            reader.known_epoch = leader_epoch
 
     def _take_batch(self, view: BatchView, aborted: AbortedTransactions) -> None:
         reader = self.reader
@@ -175,14 +204,17 @@ class FetchedBatches:
             if predecessor.is_counted:
                 predecessor.compare()
                 return
+        after = header.last_offset + 1
+        if self._is_changed(header.base_offset, after, header.leader_epoch, is_dense=header.is_dense):
+            reader.replace_session()
+            return
         if header.base_offset > reader.offset:
             reader.outgoing.drop(reader.offset, header.base_offset, reader.window.hole_reason)
             reader.offset = header.base_offset
-        after = header.last_offset + 1
         reader.leader_epoch = header.leader_epoch
         reader.epochs = history.read(reader.epochs, header.leader_epoch, reader.offset)
-        if not predecessor.remaining:
-            reader.known_epoch = header.leader_epoch
+        if not predecessor.remaining and reader.outgoing.there is None:
+            self._know(header.leader_epoch)
         if header.is_control:
             reader.outgoing.drop(reader.offset, after, "control")
         elif hidden and reader.read_committed:
@@ -211,6 +243,9 @@ class FetchedBatches:
         if rewritten is None:
             return
         after = rewritten.offsets[-1] + 1
+        if self._is_changed(reader.offset, after, -1, is_dense=False):  # it has no leader epoch
+            reader.replace_session()
+            return
         if reader.changes is not None:
             self._change(reader.changes, view, after, view.legacy_codec)
             return

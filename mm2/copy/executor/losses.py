@@ -170,6 +170,8 @@ class Losses:
             mark = Mark(min(source + 1, session.start.source), end, 0)
             self._new_sessions.open_before(cursor, mark, -1 if verified_epoch is None else verified_epoch)
             return
+        # Requests with what was read before it may be unanswered (rule S9).
+        cursor.shared_until = max(cursor.shared_until, cursor.offset)
         cursor.outbox.begin(session.producer, records, known=False)
         cursor.outbox.verified_epoch = verified_epoch
         cursor.outbox.end_offset = end
@@ -223,6 +225,7 @@ class Losses:
         self._source.resume()
 
     def _continue_at(self, cursor: Cursor, offset: int, topic_id: str, epoch: int) -> None:
+        is_shared = cursor.shares(cursor.window.position)
         cursor.move(offset)
         self._sessions.forget_ended(cursor.partition)
         cursor.outbox.ended_sessions = ()
@@ -233,7 +236,10 @@ class Losses:
         if topic_id != cursor.topic_id:
             cursor.retired = retire(cursor.retired, cursor.topic_id)
         cursor.topic_id = topic_id
-        self._commit(cursor, lambda: self._release(cursor))
+        if is_shared and self._spec.with_sessions and not cursor.is_elsewhere:
+            self._new_sessions.replace(cursor)
+        else:
+            self._commit(cursor, lambda: self._release(cursor))
 
     async def _out_of_range(self, cursor: Cursor) -> None:
         """The source does not have this offset, or not the epoch of the last batch that was read. Raises
@@ -245,7 +251,9 @@ class Losses:
         end = await self._offset(tp, LATEST, leader_epoch)
         if cursor.stopped or cursor.suspended:
             return
-        if cursor.offset < start:
+        if cursor.offset < start and not cursor.predecessor.remaining and self._is_shared(cursor):
+            cursor.replace_session()
+        elif cursor.offset < start:
             first = self._first_lost(cursor, start)
             if first < start and not cursor.predecessor.remaining:
                 self.deleted(cursor, first, start)
@@ -258,6 +266,11 @@ class Losses:
             self._cut_off(cursor, end)
         else:
             self._contradicted(cursor, start, end)
+
+    def _is_shared(self, cursor: Cursor) -> bool:
+        """Whether the predecessor may have sent records from the cursor's offset on, or from where the target ends."""
+        there = cursor.outgoing.there
+        return cursor.shares(cursor.offset if there is None else max(cursor.offset, there.end))
 
     def _first_lost(self, cursor: Cursor, start: int) -> int:
         """The first offset that was deleted before it was copied, if the source now starts at this one.

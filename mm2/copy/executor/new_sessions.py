@@ -16,7 +16,7 @@ from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.preserved_starts import PreservedStart, PreservedStarts, Wanted
 from mm2.copy.executor.session_table import Ending, SessionTable
 from mm2.copy.executor.target_progress import LOOK_UP_REFUSED_S
-from mm2.copy.session import Mark, Session
+from mm2.copy.session import UNBOUNDED, Mark, Session
 from mm2.copy.spec import CopySpec
 from mm2.copy.states import PartitionState
 from mm2.kafka.admin import Admin
@@ -117,7 +117,25 @@ class NewSessions:
 
         The ledger names the old session until the new one is written, so another crash changes nothing.
         """
+        is_ending = cursor.partition in self._sessions.ending or cursor.is_elsewhere
+        if not is_ending and self._spec.with_sessions:
+            self.replace(cursor)
+            return
         self._sessions.end_at(cursor.partition, cursor.window.mark)
+        self.open({cursor.partition: cursor.window.position})
+
+    def replace(self, cursor: Cursor) -> None:
+        """End the session at the position, and open one whose first batch fences the requests of predecessors (rule S9).
+
+        All before the position is acknowledged. Nothing is sent meanwhile, and a successor that finds the old session in the
+        ledger continues it with no record.
+        """
+        cursor.outbox.paused = True
+        cursor.shared_until, cursor.known_epoch = UNBOUNDED, -1
+        self._log.info("a new copy session begins", partition=str(cursor.partition), position=cursor.window.position)
+        self._sessions.replace(cursor.partition, cursor.window.mark)
+        if cursor.gaps is not None:
+            self._sessions.unsettled.add(cursor.partition)
         self.open({cursor.partition: cursor.window.position})
 
     async def _open(self, positions: dict[TopicPartition, int | None]) -> None:
@@ -285,6 +303,7 @@ class NewSessions:
             self._log.warning(cursor.conditions.note, partition=str(tp))
             cursor.window.trail.settle()
             cursor.begin(Mark(position, -1, 0))
+            cursor.shared_until = -1
             cursor.outbox.last_error = None
             cursor.outbox.identity = None
             self._sink.end_pause(cursor.outbox)
@@ -292,6 +311,7 @@ class NewSessions:
 
     def _open_one(self, cursor: Cursor, mark: Mark, identity: ProducerIdentity) -> None:
         ending = self._sessions.ending.pop(cursor.partition, Ending())
+        identity = ending.successor or identity
         if ending.end >= 0:
             # Where the look-up of the sessions before ended: what they have after it has appeared since (rule R3). The end offset may
             # come from a deposed leader, or from one that has brought back their records.
@@ -299,6 +319,7 @@ class NewSessions:
         self._leave_former_topic(cursor, mark.source)
         cursor.window.trail.settle()
         cursor.begin(mark)
+        cursor.shared_until = -1
         cursor.outbox.last_error = None
         cursor.outbox.queue.clear()
         cursor.outbox.identity = ProducerIdentity(-1, -1)  # nothing is sent with the previous id meanwhile

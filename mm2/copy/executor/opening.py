@@ -118,9 +118,9 @@ class Opening:
             ways.positions[tp] = start.position  # it was copied without offset preservation
         elif entry.session is None or self._spec.ledger_topic is None:
             ways.positions[tp] = start.position
-        elif start.clean and self._sessions.is_to_end(entry):
+        elif start.clean and self._sessions.is_to_end(entry) and entry.shared_until < 0:
             ways.positions[tp] = entry.mark.source
-        elif start.clean:
+        elif start.clean and not self._sessions.is_to_end(entry):
             ways.clean.append((cursor, entry))
         else:
             ways.asking.append((cursor, entry))

@@ -133,6 +133,14 @@ class PartitionEvents:
         """The records of a session with other rules have been skipped."""
         self._new_sessions.open_next(cursor)
 
+    def replace_session(self, cursor: Cursor) -> None:
+        """A predecessor may have sent other records with the sequences that follow."""
+        self._new_sessions.replace(cursor)
+
+    def epoch_read(self, cursor: Cursor) -> int | None:
+        """Leader epoch of the source's leader that is read; None while a follower is read."""
+        return self._source.epoch_read(cursor.partition)
+
     def uncertain(self, cursor: Cursor) -> None:
         """The records on the target have to be compared with the source."""
         self._search.match(cursor)

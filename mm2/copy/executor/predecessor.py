@@ -48,7 +48,8 @@ class PredecessorRecords:
     """``remaining`` records are still to be skipped. Those on the target begin at ``target_base`` if they are
     contiguous, otherwise it is -1. They end at ``target_end`` (-1: unknown).
 
-    ``fingerprints`` of them are set while they are compared by content. ``on_uncertain`` asks for them, ``on_finished``
+    ``fingerprints`` of them are set while they are compared by content. The session is ``finishing`` with the last of them where
+    that may be necessary, where it has other rules, or where transactions follow. ``on_uncertain`` asks for them, ``on_finished``
     reports the last record of a session that is to end, ``on_replaced`` and ``on_deleted(first, after)`` what is no
     longer on the source.
     """
@@ -63,7 +64,7 @@ class PredecessorRecords:
     target_end: int = -1
     fingerprints: deque[int] | None = None
     with_time: bool = True  # the fingerprints contain timestamps
-    finishing: bool = False  # the session ends with its last record: it has other rules, or transactions follow
+    finishing: bool = False  # the session ends with its last record
     has_holes: bool = False  # the source has holes where the records were
     _deleted: list[SourceRange] = field(default_factory=list)  # by retention; it is not known yet how much was copied
 

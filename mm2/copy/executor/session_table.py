@@ -8,19 +8,21 @@ from typing import Final, NamedTuple
 from mm2.copy.executor.changes import Changer
 from mm2.copy.session import EndedSession, LedgerEntry, Mark, Rules, Session
 from mm2.copy.spec import CopySpec
-from mm2.kafka.structs import TopicPartition
+from mm2.kafka.structs import ProducerIdentity, TopicPartition
 
 _ENDED_KEPT: Final = 8
 
 
 class Ending(NamedTuple):
-    """Sessions that a new one replaces because the rules have changed, oldest first. ``end`` is the log end of the target
-    up to which they were counted, in this leader epoch. There are none where the target has lost more than the session.
+    """Sessions that a new one replaces, oldest first: the rules have changed, or the source has (rule S9). ``end`` is the log
+    end of the target up to which they were counted, in this leader epoch. There are none where the target has lost more than
+    the session. ``successor`` is the producer of the new session; None: a new one.
     """
 
     sessions: tuple[EndedSession, ...] = ()
     end: int = -1
     leader_epoch: int = -1
+    successor: ProducerIdentity | None = None
 
 
 class SessionTable:
@@ -91,6 +93,18 @@ class SessionTable:
         if (ending := self.ending.get(partition)) is not None:
             *others, last = ending.sessions
             self.ending[partition] = ending._replace(sessions=(*others, last._replace(mark=mark)))
+
+    def replace(self, partition: TopicPartition, mark: Mark) -> None:
+        """The current session ends at this mark, and a predecessor may have requests of it in flight (rule S9). The source is
+        not the one that the predecessor has read, so records that appear later are compared by content.
+        """
+        session = self.current.get(partition)
+        if session is not None:
+            ended = EndedSession(session.producer, session.start, session.rules, mark)
+            # Records that cannot be counted are copied at least once.
+            is_counted = not self.why_not_counted(session)
+            sessions = (*session.at(mark).after, ended)[-_ENDED_KEPT:] if is_counted else ()
+            self.ending[partition] = Ending(sessions, mark.target, successor=session.successor)
 
     def forget_ended(self, partition: TopicPartition) -> None:
         """The position has been moved: records of ended sessions are no longer those from there on."""

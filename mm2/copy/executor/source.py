@@ -145,6 +145,14 @@ class Source(Brokers[SourceBroker]):
         found = None if self._prepared is None else partition_of(self._prepared[1], partition)
         return -1 if found is None else found.leader_epoch
 
+    def epoch_read(self, partition: TopicPartition) -> int | None:
+        """Leader epoch of the leader from which a partition is read (-1: unknown); None while a follower is read.
+
+        Requests contain it, so a leader of another epoch has rejected them.
+        """
+        fetch_state = self._intakes.get(partition)
+        return None if fetch_state is None or fetch_state.replica >= 0 else fetch_state.leader_epoch
+
     def remove(self, partition: TopicPartition) -> None:
         """Stop fetching for a partition."""
         fetch_state = self._intakes.pop(partition, None)

@@ -439,7 +439,7 @@ class TargetLookUp:
         with_time = True
         for _, batch in self._batches({partition: (first, end)}):
             header = batch.view.header
-            if header is None or header.producer_id != identity.producer_id:
+            if header is None or ProducerIdentity(header.producer_id, header.producer_epoch) != identity:
                 continue
             with_time = with_time and not header.is_log_append_time
             records.extend(

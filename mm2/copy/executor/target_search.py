@@ -54,7 +54,11 @@ class TargetSearch:
     # -- by content ------------------------------------------------------------------------------------------------------
 
     def match(self, cursor: Cursor) -> None:
-        """Find out by content which records of a partition are on the target (`Owner.uncertain`)."""
+        """Find out by content which records of a partition are on the target (`Owner.uncertain`).
+
+        The predecessor may have sent others with the sequences that follow, so the session ends after them (rule S9).
+        """
+        cursor.predecessor.finishing = True
         self._tasks.spawn(self._match(cursor))
 
     async def _match(self, cursor: Cursor) -> None:

@@ -91,6 +91,7 @@ class Window:
     entries: deque[SourceRange] = field(default_factory=deque)
     waiting_bytes: int = 0  # of batches in flight
     on_empty: Callable[[], None] | None = None  # called once when everything is done
+    on_passed: tuple[int, Callable[[], None]] | None = None  # called once when the position reaches this source offset
     trail: Trail = field(default_factory=Trail)
     hole_reason: str = ""  # of source offsets without a record
     is_preserved: bool = False
@@ -116,7 +117,7 @@ class Window:
         self.position, self.target, self.records = mark.source, mark.target, mark.records
         self._searching_to = self._searched_to = -1
         self.entries.clear()
-        self.on_empty = None  # it is for another position
+        self.on_empty = self.on_passed = None  # they are for another position
         self.waiting_bytes = 0
 
     # -- entries -------------------------------------------------------------------------------------------------------
@@ -184,6 +185,11 @@ class Window:
         entry.done = True
         self._advance()
 
+    def when_passed(self, offset: int, then: Callable[[], None]) -> None:
+        """Call ``then`` once the position has reached a source offset."""
+        self.on_passed = offset, then
+        self._advance()
+
     def drop_done(self) -> None:
         """All entries without records are done."""
         for entry in [entry for entry in self.entries if not entry.count and not entry.done]:
@@ -215,6 +221,9 @@ class Window:
             self._pass(entry, unexplained)
         if not self.entries and self.on_empty is not None:
             then, self.on_empty = self.on_empty, None
+            then()
+        if self.on_passed is not None and self.position >= self.on_passed[0]:
+            (_, then), self.on_passed = self.on_passed, None
             then()
 
     def _unexplained(self, entry: SourceRange) -> int:

@@ -42,6 +42,7 @@ class Owner:
         self.takes_large = False
         self.size_limit: int | None = None
         self.stops = False
+        self.epoch: int | None = None  # of the source's leader
         self.reads_committed = False  # whether the source is read up to the last stable offset
         self.tally = Tally()
 
@@ -83,6 +84,12 @@ class Owner:
 
     def finished(self, cursor: Cursor) -> None:
         self.calls.append(("finished", cursor.offset))
+
+    def replace_session(self, cursor: Cursor) -> None:
+        self.calls.append(("replace session", cursor.window.position))
+
+    def epoch_read(self, _cursor: Cursor) -> int | None:
+        return self.epoch
 
     def uncertain(self, cursor: Cursor) -> None:
         self.calls.append(("uncertain", cursor.offset, cursor.predecessor.remaining))

@@ -258,6 +258,13 @@ def test_a_hand_off_after_a_lookup_is_clean_only_after_an_acknowledgement() -> N
         return [(start.clean, start.seen) for _, _, row in copier._starts() for start in [Start.from_json(row)]]
 
     assert starts() == [(True, 3)]
+    position = bench.cursor.window.position
+    for until, passed_on in ((position, -1), (position + 1, position + 1)):
+        bench.cursor.shared_until = until
+        entry = Start.from_json(copier._starts()[0][2]).entry
+        assert entry is not None
+        assert entry.shared_until == passed_on, "how far earlier holders may have read (rule S9)"
+    assert starts() == [(True, 3)]
     outbox.verified_epoch = 4
     assert starts() == [(False, 3)], "nothing was sent since the look-up, which may have asked a deposed leader"
     outbox.verified_epoch, outbox.paused = None, True

@@ -1192,9 +1192,8 @@ def test_records_on_the_target_are_found_by_their_content(ends: tuple[int, ...])
     uncertain(scene, range(50, 57), ends)
     scene.written()
     scene.bench.fetch(batch(53, 1), batch(55, 4))
-    scene.bench.ack(157)
-    assert (scene.bench.offsets(), scene.cursor.window.mark) == ([57, 58], Mark(59, 159, 59))
-    assert (scene.outbox.next, scene.cursor.conditions.note) == (59, "")
+    assert (scene.bench.offsets(), scene.cursor.window.mark) == ([], Mark(57, -1, 57))
+    assert (scene.bench.owner.calls[-1], scene.cursor.conditions.note) == (("finished", 57), "")
 
 
 def test_only_the_last_records_are_compared() -> None:
@@ -1209,7 +1208,8 @@ def test_records_compacted_on_the_target_count_as_present() -> None:
     uncertain(scene, [55, 56])
     assert (scene.cursor.window.records, scene.cursor.predecessor.remaining, scene.cursor.suspended) == (55, 2, False)
     scene.bench.fetch(batch(55, 3))
-    assert (scene.bench.offsets(), scene.cursor.window.records) == ([57], 57)
+    assert (scene.bench.offsets(), scene.cursor.window.records) == ([], 57)
+    assert scene.bench.owner.calls[-1] == ("finished", 57)
 
 
 def test_an_unreadable_target_means_at_least_once() -> None:
