@@ -4,7 +4,7 @@ A record enters the chain as Java's MirrorSourceTask makes it (``convertRecord``
 OPTIONAL_BYTES and BYTES, headers are bytes, the topic is the one that the replication policy names. Afterwards it is
 converted as in ``AbstractWorkerSourceTask.convertTransformedRecord``. Failures are handled as by
 ``RetryWithToleranceOperator``, except that a RetriableError does not block: the partition is read again from that record
-after the back-off.
+after the back-off. A record that a predecessor may have copied is not skipped for a RetriableError: it was changed then.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from mm2.connect.runtime.tolerance import (
 from mm2.connect.runtime.transformation_chain import build_stages
 from mm2.connect.stores.config_state import ConnectorTaskId
 from mm2.connect.transforms import RegexRouter, TimestampRouter
-from mm2.copy.executor.changes import FILTERED, SKIPPED, Attempts, ChangeDelayed, ChangeFailed
+from mm2.copy.executor.changes import FILTERED, SKIPPED, Attempts, ChangeDelayed, ChangeFailed, Passing
 from mm2.copy.spec import PartitionSpec
 from mm2.kafka.records.batch import NO_TIMESTAMP
 from mm2.kafka.records.record import Record
@@ -97,7 +97,7 @@ class RecordChain:
     ) -> None:
         self.close()
 
-    def apply(self, part: PartitionSpec, record: Record) -> Record | str:
+    def apply(self, part: PartitionSpec, record: Record, *, may_pass: bool = True) -> Record | str:
         """As `mm2.copy.executor.changes.RecordChanges.apply`."""
         if part is not self._part:
             self._part = part
@@ -110,7 +110,8 @@ class RecordChain:
                 transformed = stage.apply(current)
             except Exception as error:  # noqa: BLE001 - plugins may raise any exception
                 what = f"transformation {stage.alias} ({stage.class_name})"
-                return self._failed(part, record, given, ProcessingStage.TRANSFORMATION, stage.class_name, error, what)
+                step = ProcessingStage.TRANSFORMATION, stage.class_name
+                return self._failed(part, record, given, *step, error, what, may_pass=may_pass)
             if transformed is None:
                 return FILTERED
             current = transformed
@@ -124,7 +125,8 @@ class RecordChain:
         except ConversionFailed as failure:
             failed = failure.failed
             name = self._classes[failed.stage]
-            return self._failed(part, record, given, failed.stage, name, failed.error, f"converter {name}")
+            step = failed.stage, name
+            return self._failed(part, record, given, *step, failed.error, f"converter {name}", may_pass=may_pass)
         except ConnectError as error:  # an invalid timestamp
             raise ChangeFailed(
                 f"{part.source}: the record at offset {record.offset} cannot be copied: {error}"
@@ -178,29 +180,32 @@ class RecordChain:
         class_name: str,
         error: Exception,
         what: str,
+        *,
+        may_pass: bool,
     ) -> str:
         """A step has failed: the reason for which the record is skipped, if that is tolerated."""
         reason = (
             f"{part.source}: {what} failed for the record at offset {record.offset}: {type(error).__name__}: {error}"
         )
-        if isinstance(error, RetriableError) and self._tolerance.retry_timeout_ms != 0:
-            self._delay(part, record, reason)
+        is_passing = isinstance(error, RetriableError)
+        if is_passing and (self._tolerance.retry_timeout_ms != 0 or not may_pass):
+            self._delay(part, record, reason, may_end=may_pass or not self._tolerance.tolerates_all)
+        self.attempts.pop(part.source, None)
         context = ProcessingContext(given)
         try:
             self._operator.execute_failed(context, stage, class_name, error)
         except ConnectError as exceeded:
             raise ChangeFailed(f"{reason} (errors.tolerance is none)") from exceeded
-        return SKIPPED
+        return Passing(SKIPPED) if is_passing else SKIPPED
 
-    def _delay(self, part: PartitionSpec, record: Record, reason: str) -> None:
-        """Raise ChangeDelayed while errors.retry.timeout has not passed since the first attempt."""
+    def _delay(self, part: PartitionSpec, record: Record, reason: str, *, may_end: bool) -> None:
+        """Raise ChangeDelayed while errors.retry.timeout has not passed since the first attempt, or without an end."""
         now, timeout_ms = time.monotonic(), self._tolerance.retry_timeout_ms
         known = self.attempts.get(part.source)
         if known is None or known.offset != record.offset:
             known = Attempts(record.offset, 0, now)
-        until_s = float("inf") if timeout_ms < 0 else known.since_s + timeout_ms / 1000
+        until_s = float("inf") if timeout_ms < 0 or not may_end else known.since_s + timeout_ms / 1000
         if now >= until_s:
-            self.attempts.pop(part.source, None)
             return
         most_ms = self._tolerance.retry_delay_max_ms
         delay_ms: float = _LEAST_DELAY_MS << min(known.failed, 40)

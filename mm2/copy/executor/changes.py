@@ -26,6 +26,14 @@ from mm2.kafka.structs import TopicPartition
 FILTERED: Final = "filtered"
 #: Reason of a source offset whose record could not be transformed or converted, with ``errors.tolerance=all``.
 SKIPPED: Final = "skipped"
+
+
+class Passing(str):
+    """A reason for which a record is left out now, and may not be when it is read again: a RetriableError is tolerated."""
+
+    __slots__ = ()
+
+
 #: For how long records are changed at a stretch, in seconds, and batches re-encoded. The lease ends after five seconds.
 SLICE_S: Final = 0.25
 REENCODING_SLICE_S: Final = 1.0
@@ -58,10 +66,10 @@ class RecordChanges(Protocol):
 
     attempts: dict[TopicPartition, Attempts]
 
-    def apply(self, part: PartitionSpec, record: Record) -> Record | str:
+    def apply(self, part: PartitionSpec, record: Record, *, may_pass: bool = True) -> Record | str:
         """The record to be written to the target partition, with its source offset; or the reason why there is none.
 
-        Raises ChangeFailed or ChangeDelayed.
+        ``may_pass``: whether the reason may be a `Passing` one. Raises ChangeFailed or ChangeDelayed.
         """
 
     def close(self) -> None:
@@ -113,7 +121,8 @@ class ChangedBatch:
 
     ``records`` are in the order of the source, each with its source offset. ``failure`` is what prevents the record at
     ``after`` from being changed. ``is_last``: the rest of what was fetched has to be fetched again. ``is_unchanged``: the
-    records are those that were fetched from the offset on at which changing began.
+    records are those that were fetched from the offset on at which changing began. ``is_repeatable``: a successor
+    that reads the batch again counts the same records. Otherwise no record follows one that was left out for a `Passing` reason.
     """
 
     after: int
@@ -122,6 +131,7 @@ class ChangedBatch:
     failure: ChangeFailed | ChangeDelayed | None = None
     is_last: bool = False
     is_unchanged: bool = False
+    is_repeatable: bool = True
 
     def drop(self, offset: int, reason: str) -> None:
         """The record at the next source offset has no record on the target."""
@@ -177,10 +187,20 @@ class Changer:
         self._slice = TimeSlice(SLICE_S, call_soon)
         self._limit = limit
 
-    def change(self, part: PartitionSpec, view: BatchView, start: int, after: int) -> ChangedBatch:
+    def change(
+        self,
+        part: PartitionSpec,
+        view: BatchView,
+        start: int,
+        after: int,
+        *,
+        may_pass: bool = True,
+        is_counted: bool = False,
+    ) -> ChangedBatch:
         """Change the records of a batch from source offset ``start`` on; the batch ends before ``after``.
 
-        Raises CorruptBatch.
+        ``may_pass``: whether records may be left out for a `Passing` reason. ``is_counted``: a successor reads them again to
+        know which of them are on the target. Raises CorruptBatch.
         """
         batch, until_s, apply = ChangedBatch(after), self._slice.until_s, self._changes.apply
         fetched = [record for record in decode_batch(view, self._limit) if record.offset >= start]
@@ -190,16 +210,21 @@ class Changer:
                 batch.after = offset
                 break
             try:
-                changed = apply(part, record)
+                changed = apply(part, record, may_pass=may_pass)
             except (ChangeFailed, ChangeDelayed) as failure:
                 batch.after, batch.failure = offset, failure
                 break
             if isinstance(changed, str):
                 batch.drop(offset, changed)
+                if is_counted and isinstance(changed, Passing):
+                    batch.is_repeatable = False
+            elif not batch.is_repeatable:
+                batch.after = offset
+                break
             else:
                 batch.records.append(changed)
         batch.is_unchanged = batch.records == fetched
-        batch.is_last = batch.after < after or time.monotonic() > until_s
+        batch.is_last = batch.after < after or not batch.is_repeatable or time.monotonic() > until_s
         return batch
 
     def attempts(self) -> list[Any]:

@@ -96,7 +96,8 @@ class Owner(Protocol):
 
     def replace_session(self, cursor: Cursor) -> None:
         """The session must not continue at the position, where all before is acknowledged: a predecessor may have sent other
-        records with the sequences that follow (rule S9). `Cursor.suspended` until another session has begun.
+        records with the sequences that follow (rule S9), or a successor would count other records (R9). `Cursor.suspended` until
+        another session has begun.
         """
 
     def epoch_read(self, cursor: Cursor) -> int | None:
@@ -238,6 +239,11 @@ class Cursor:
         return is_paused or self.outbox.refused or self.outbox.stopped
 
     @property
+    def is_counted(self) -> bool:
+        """Whether it has a copy session, so that a successor counts what was copied."""
+        return self.outbox.looked_up
+
+    @property
     def behind(self) -> bool:
         """Far from the end of its source."""
         return self.high_watermark - self.offset > BEHIND_OFFSETS
@@ -333,7 +339,9 @@ class Cursor:
         return offset < self.shared_until
 
     def replace_session(self) -> None:
-        """The source has changed where a predecessor may have read it: read nothing more before another session has begun."""
+        """Read nothing more before another session has begun: the source has changed where a predecessor may have read it, or a
+        record was left out that a successor would count.
+        """
         if not self.suspended:
             self.suspended = True
             self.when_idle(lambda: self.owner.replace_session(self))

@@ -67,6 +67,10 @@ class FetchingReader(Protocol):
         """Whether it has stopped."""
 
     @property
+    def is_counted(self) -> bool:
+        """Whether a successor counts what was copied."""
+
+    @property
     def behind(self) -> bool:
         """Whether it is far from the end of its source."""
 
@@ -83,7 +87,9 @@ class FetchingReader(Protocol):
         """Whether a predecessor may have a request in flight with the record at this source offset, or a later one."""
 
     def replace_session(self) -> None:
-        """The source has changed there: read nothing more before another session has begun."""
+        """Read nothing more before another session has begun: the source has changed there, or a record may be left out
+        before that offset that a successor would count.
+        """
 
 
 @dataclass(slots=True, eq=False)
@@ -267,7 +273,10 @@ class FetchedBatches:
     def _change(self, changes: Changer, view: BatchView, after: int, codec: int) -> None:
         """Change the records of a batch that ends before source offset ``after``, and send those that are left."""
         reader = self.reader
-        changed = changes.change(reader.spec, view, reader.offset, after)
+        there = reader.outgoing.there
+        # What a predecessor has copied, it could change.
+        is_new = not reader.predecessor.remaining and (there is None or reader.offset >= there.end)
+        changed = changes.change(reader.spec, view, reader.offset, after, may_pass=is_new, is_counted=reader.is_counted)
         self._is_cut = changed.is_last
         if reader.predecessor.remaining:
             fresh = reader.predecessor.skip(view, changed.after, changed)
@@ -294,6 +303,8 @@ class FetchedBatches:
         elif reader.offset < changed.after:
             reader.outgoing.drop_holes(reader.offset, changed.after, changed)
         reader.offset = changed.after
+        if not changed.is_repeatable:
+            reader.replace_session()
         if isinstance(changed.failure, ChangeDelayed):
             self.delayed_until_s = time.monotonic() + changed.failure.after_s
             # Not FAILED, which fails the task with partition.error=fail: it may succeed later.

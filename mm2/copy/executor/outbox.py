@@ -45,7 +45,7 @@ class OutgoingBatch:
 
     ``split`` returns smaller batches of the same records when the target rejects the size; None = cannot be split.
     ``separate`` does the same when the target rejects a record, so that the others of a merged batch are copied.
-    ``without`` returns the batch without its first n records, which are on the target already. ``merge`` returns a
+    ``without`` returns the batch without its first n records, which are on the target at this offset (-1: unknown). ``merge`` returns a
     batch of the records of the first batches of a run, and their number, which may be 1; see `Outbox.merge_waiting`.
     None = not merged: it is not small, or it cannot be read.
     """
@@ -55,7 +55,7 @@ class OutgoingBatch:
     acked: Callable[[int], None]
     split: Callable[[], list[OutgoingBatch] | None] | None = None
     separate: Callable[[], list[OutgoingBatch] | None] | None = None
-    without: Callable[[int], OutgoingBatch] | None = None
+    without: Callable[[int, int], OutgoingBatch] | None = None
     entry: SourceRange | None = None  # its source offsets, if it is a batch of the source
     merge: Callable[[Sequence[OutgoingBatch]], tuple[OutgoingBatch, int]] | None = None
     at: int = -1  # number of its first record in the producer's count; -1: not assigned

@@ -50,7 +50,7 @@ def outgoing_batch(
             for part, piece in zip(parts, entries, strict=True)
         ]
 
-    def without(count: int) -> OutgoingBatch:
+    def without(count: int, base: int) -> OutgoingBatch:
         keep_from = header.base_offset + count
         view = BatchView(header, header.base_offset, 2, data)
         rest = rewrite(view, keep=lambda offset: offset >= keep_from, limit=limit)
@@ -58,7 +58,7 @@ def outgoing_batch(
             message = f"{window.remote}: a batch of {header.records_count} records has no record after number {count}"
             raise CorruptBatch(message)
         head, tail = window.cut(entry, [count, header.records_count - count], [0, len(rest.data)])
-        head.already_copied = True
+        head.already_copied, head.target_base = True, base
         window.done(head)
         rest_data = memoryview(rest.data)
         return outgoing_batch(rest_data, read_header(rest_data), tail, window, tally, limit, is_merged=is_merged)

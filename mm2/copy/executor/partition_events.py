@@ -134,7 +134,7 @@ class PartitionEvents:
         self._new_sessions.open_next(cursor)
 
     def replace_session(self, cursor: Cursor) -> None:
-        """A predecessor may have sent other records with the sequences that follow."""
+        """Other records than the source's now may have the sequences that follow."""
         self._new_sessions.replace(cursor)
 
     def epoch_read(self, cursor: Cursor) -> int | None:

@@ -169,7 +169,8 @@ class ProgressLookUps:
             gained = True
         if outbox.queue and 0 <= outbox.queue[0].at < there:
             whole = outbox.queue.popleft()
-            rest = None if whole.without is None else whole.without(there - whole.at)
+            count = there - whole.at
+            rest = None if whole.without is None else whole.without(count, progress.offset_of(whole.at, count))
             if rest is None:
                 self._owner.lose(outbox, BrokerFailure.of(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
                 return

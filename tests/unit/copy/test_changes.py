@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mm2.copy.executor import changes
-from mm2.copy.executor.changes import Attempts, ChangeDelayed, ChangeFailed, Changer, DroppedRange, dropped_in
+from mm2.copy.executor.changes import Attempts, ChangeDelayed, ChangeFailed, Changer, DroppedRange, Passing, dropped_in
 from mm2.copy.executor.target_progress import fingerprint
 from mm2.copy.segments import Gap, Segment
 from mm2.copy.session import Mark
@@ -23,6 +23,8 @@ from mm2.kafka.records.batch import LOG_APPEND_TIME, TRANSACTIONAL
 from mm2.kafka.records.record import Record, decode_batch
 from mm2.kafka.structs import TopicPartition
 from tests.unit.copy.batches import Bench, batch, holed, view_of
+
+PASSING = Passing("skipped")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -43,10 +45,12 @@ class Rule:
         self.takes_s = 0.0
         self.attempts: dict[TopicPartition, Attempts] = {}
 
-    def apply(self, _part: PartitionSpec, record: Record) -> Record | str:
+    def apply(self, _part: PartitionSpec, record: Record, *, may_pass: bool = True) -> Record | str:
         self.seen.append(record.offset)
         time.sleep(self.takes_s)
         outcome = self._outcome(record.offset)
+        if isinstance(outcome, Passing) and not may_pass:
+            raise ChangeDelayed("busy", 0.0)
         if isinstance(outcome, Exception):
             raise outcome
         return outcome or self.change(record)
@@ -191,6 +195,67 @@ def test_a_delayed_record_is_read_again_later(monkeypatch: pytest.MonkeyPatch) -
     assert rule.seen == [0, 1, 2, 3, 3, 4, 5, 6, 7]
     bench.ack(3)
     assert bench.cursor.window.mark == Mark(8, 8, 8)
+
+
+# -- errors that may pass ----------------------------------------------------------------------------------------------
+
+
+def test_a_record_that_was_skipped_for_an_error_that_may_pass_ends_the_session() -> None:
+    """A successor may be able to change it. It would count it, and leave out the last record that was copied."""
+    bench, rule = bench_with({2: PASSING, 3: PASSING, 4: "filtered"}.get)
+    bench.outbox.looked_up = True
+    bench.fetch(batch(0, 7), batch(7, 2))
+    assert (bench.offsets(), bench.cursor.offset, bench.cursor.suspended) == ([0, 1], 5, True)
+    assert bench.owner.calls == [], "not before all that it has sent is acknowledged"
+    bench.ack(70)
+    assert bench.owner.calls == [("replace session", 5)]
+    assert bench.cursor.window.mark == Mark(5, 72, 2)
+    assert bench.gaps == {"skipped": 2, "filtered": 1}
+    bench.cursor.begin(Mark(5, 72, 0))
+    bench.fetch(batch(0, 7), batch(7, 2))
+    assert (bench.offsets(), bench.cursor.offset) == ([0, 1, 5, 6, 7, 8], 9)
+    assert rule.seen == [*range(6), *range(5, 9)]
+
+
+def test_the_last_record_of_a_batch_ends_the_session_too() -> None:
+    bench, _ = bench_with({2: PASSING}.get)
+    bench.outbox.looked_up = True
+    bench.fetch(batch(0, 3), batch(3, 3))
+    bench.ack(0)
+    assert (bench.offsets(), bench.owner.calls) == ([0, 1], [("replace session", 3)])
+
+
+def test_without_a_session_nothing_waits_for_a_skipped_record() -> None:
+    bench, _ = bench_with({2: PASSING}.get)
+    bench.fetch(batch(0, 4), batch(4, 3))
+    assert (bench.offsets(), bench.owner.calls) == ([0, 1, 3, 4, 5, 6], [])
+
+
+@pytest.mark.parametrize("by_content", [False, True])
+def test_a_record_that_a_predecessor_could_change_is_not_skipped(by_content: bool) -> None:
+    """It would count the record after it as copied, which would be lost."""
+    outcomes: dict[int, str] = {1: PASSING}
+    bench, _ = bench_with(outcomes.get, target=10, skip=3, skip_base=10)
+    bench.outbox.looked_up = True
+    if by_content:
+        there = [fingerprint(changed(record)) for record in decode_batch(view_of(batch(0, 3)))]
+        bench.cursor.predecessor.fingerprints = deque(there)
+    for _ in range(2):
+        bench.fetch(batch(0, 5))
+        assert (bench.cursor.offset, bench.cursor.predecessor.remaining) == (1, 2)
+        assert bench.cursor.current_state()[:2] == (PartitionState.UNREACHABLE, "busy")
+    outcomes.clear()
+    bench.fetch(batch(0, 5))
+    assert (bench.offsets(), bench.cursor.predecessor.remaining) == ([3, 4], 0)
+
+
+def test_a_record_after_those_of_a_predecessor_may_be_skipped() -> None:
+    bench, _ = bench_with({2: PASSING}.get, target=10, skip=2, skip_base=10)
+    bench.outbox.looked_up = True
+    bench.fetch(batch(0, 5))
+    assert (bench.cursor.offset, bench.cursor.predecessor.remaining, bench.owner.calls) == (2, 0, [])
+    bench.fetch(batch(0, 5))
+    assert bench.owner.calls == [("replace session", 3)]
 
 
 def test_changing_records_stops_after_a_while_and_continues_at_the_same_record(monkeypatch: pytest.MonkeyPatch) -> None:

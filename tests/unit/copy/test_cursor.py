@@ -753,13 +753,27 @@ def test_without_its_first_records_an_outgoing_batch_holds_the_rest() -> None:
     whole = bench.outgoing_batches[0]
     bench.outbox.stamp(whole)
     assert whole.without is not None
-    rest = whole.without(3)
+    rest = whole.without(3, -1)
     assert [record.key for record in decode_batch(view_of(rest.data))] == [b"k008"]
     assert bench.cursor.window.mark == Mark(8, -1, 3), "the offsets of the others are unknown"
     rest.acked(30)
     assert bench.cursor.window.mark == Mark(10, 31, 4)
     assert (segments(bench), bench.cursor.window.copied) == ([Segment(8, 30, 1)], 1)
     assert bench.cursor.window.waiting_bytes == 0
+
+
+def test_the_records_that_a_look_up_has_found_are_where_it_has_found_them() -> None:
+    bench = Bench(target=7)
+    bench.fetch(holed(0, 9, [1, 4, 5, 8]))
+    whole = bench.outgoing_batches[0]
+    bench.outbox.stamp(whole)
+    assert whole.without is not None
+    rest = whole.without(3, 12)
+    assert bench.cursor.window.mark == Mark(8, 15, 3)
+    rest.acked(15)
+    assert bench.cursor.window.mark == Mark(10, 16, 4)
+    assert segments(bench) == [Segment(1, 12, 1), Segment(4, 13, 2), Segment(8, 15, 1)]
+    assert (bench.cursor.window.copied, bench.cursor.window.foreign, bench.owner.gaps) == (1, 5, [])
 
 
 # -- quarantined records -------------------------------------------------------------------------------------------------
@@ -894,7 +908,7 @@ def test_merged_batches_are_cut_and_continued_like_others() -> None:
     pieces = merged.split()
     assert pieces is not None
     assert [piece.count for piece in pieces] == [3, 3]
-    rest = pieces[0].without and pieces[0].without(1)
+    rest = pieces[0].without and pieces[0].without(1, -1)
     assert rest
     assert [record.key for record in decode_batch(view_of(rest.data))] == [b"k001", b"k002"]
     rest.acked(21)

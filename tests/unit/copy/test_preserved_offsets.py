@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 import pytest
 
 from mm2.copy.executor import preserved_starts
-from mm2.copy.executor.changes import Changer
+from mm2.copy.executor.changes import ChangeDelayed, Changer, Passing
 from mm2.copy.executor.gap_queue import FILLED_AT_ONCE, GapQueue
 from mm2.copy.executor.outbox import Outbox, OutgoingBatch
 from mm2.copy.executor.outgoing_records import CopiedRange
@@ -592,7 +592,7 @@ def test_changed_records_of_a_new_leader_are_compared_with_what_a_predecessor_ha
     epochs: tuple[int, int], other: bytes, *, is_stopped: bool
 ) -> None:
     bench = Preserving()
-    changes = SimpleNamespace(apply=lambda _part, record: record, close=lambda: None)
+    changes = SimpleNamespace(apply=lambda _part, record, **_: record, close=lambda: None)
     bench.cursor.changes = Changer(cast(Any, changes), lambda call: call())
     there = [record(offset)._replace(value=other if offset >= 3 else b"v") for offset in range(7)]
     bench.cursor.outgoing.there = CopiedRange(7, 7, records_at(there), 5)
@@ -618,7 +618,7 @@ def test_a_record_of_the_source_where_a_predecessor_has_filled_a_gap_stops_the_p
     """After a crash an unclean election on the source has replaced a transaction marker by a record."""
     bench = Preserving()
     if is_changed:
-        changes = SimpleNamespace(apply=lambda _part, record: record, close=lambda: None)
+        changes = SimpleNamespace(apply=lambda _part, record, **_: record, close=lambda: None)
         bench.cursor.changes = Changer(cast(Any, changes), lambda call: call())
     bench.cursor.outgoing.there = CopiedRange(7, 6, markers=((3, 4),))
     bench.end = 7
@@ -640,6 +640,27 @@ def test_an_election_that_replaces_the_marker_read_last_is_found_by_its_leader_e
     bench.settle()
     bench.cursor.diverged(5, 3)
     assert (bench.end, bench.owner.calls) == (4, [("diverged", 5, 3)])
+
+
+def test_a_record_that_a_predecessor_has_copied_is_not_skipped_for_an_error_that_may_pass() -> None:
+    bench = Preserving()
+
+    def apply(_part: Any, record: Any, *, may_pass: bool) -> Any:
+        if record.offset in {3, 7} and not may_pass:
+            raise ChangeDelayed("busy", 0.0)
+        return Passing("skipped") if record.offset in {3, 7} else record
+
+    changer = SimpleNamespace(apply=apply, close=lambda: None)
+    bench.cursor.changes = Changer(cast(Any, changer), lambda call: call())
+    bench.cursor.outgoing.there = CopiedRange(7, 7)
+    bench.outbox.looked_up = True
+    bench.end = 7
+    bench.fetch(batch(0, 10))
+    assert (bench.cursor.offset, bench.gaps) == (3, {})
+    bench.cursor.offset = 7
+    bench.cursor.outgoing.there = None
+    bench.fetch(batch(0, 10))
+    assert (bench.cursor.offset, bench.cursor.suspended) == (8, True)
 
 
 def test_fewer_records_on_the_source_than_a_predecessor_has_copied_do_not_change_the_count() -> None:

@@ -128,7 +128,7 @@ class Scene:
             read_header(data),
             lambda base: self.acked.append((name, base)),
             split=lambda: None if count < 2 else [self.outgoing(f"{name}{i}", count // 2) for i in range(2)],
-            without=lambda there: self.outgoing(f"{name}-{there}", count - there),
+            without=lambda there, base: self.outgoing(f"{name}-{there}@{base}", count - there),
         )
 
     def put(self, box: Outbox, name: str, count: int = 1) -> None:
@@ -414,7 +414,7 @@ def test_a_partly_written_batch_is_cut() -> None:
         await turn()
         assert again.requests == [[(3, 2)], [(5, 1)]]
         again.answer((TP, 0, 5))
-        assert scene.acked == [("a-3", 3), ("b", 5)]
+        assert scene.acked == [("a-3@0", 3), ("b", 5)]
 
     play(scenario)
 

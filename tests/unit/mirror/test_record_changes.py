@@ -13,7 +13,7 @@ from mm2.config.configdef import ConfigDef, ConfigException
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.connect.api import ConnectError, RetriableError, Transformation
 from mm2.connect.transforms import RegexRouter
-from mm2.copy.executor.changes import ChangeDelayed, ChangeFailed, Changer
+from mm2.copy.executor.changes import ChangeDelayed, ChangeFailed, Changer, Passing
 from mm2.copy.spec import ChangesSpec, CopySpec, PartitionSpec
 from mm2.kafka.records.record import Record
 from mm2.mirror.maker import connect_plugins
@@ -217,6 +217,25 @@ def test_a_temporary_error_is_tried_again_until_the_timeout(monkeypatch: pytest.
     monkeypatch.setattr(Busy, "failures", 1)
     with chain(BUSY) as built, pytest.raises(ChangeFailed, match="later"):
         built.apply(PART, RECORD)
+
+
+@pytest.mark.parametrize("timeout_ms", ["0", "1"])
+def test_a_temporary_error_is_no_reason_to_skip_what_may_be_on_the_target(
+    timeout_ms: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Busy, "failures", 4)
+    tolerant = BUSY | {"errors.tolerance": "all", "errors.retry.timeout": timeout_ms}
+    with chain(tolerant) as built:
+        for _ in range(3):
+            with pytest.raises(ChangeDelayed, match="later"):
+                built.apply(PART, RECORD, may_pass=False)
+            time.sleep(0.002)
+        skipped = built.apply(PART, RECORD)
+        assert (skipped, isinstance(skipped, Passing)) == ("skipped", True)
+        assert built.attempts == {}
+    monkeypatch.setattr(Busy, "failures", 1)
+    with chain(BUSY) as built, pytest.raises(ChangeFailed, match="later"):
+        built.apply(PART, RECORD, may_pass=False)
 
 
 def test_the_timeout_of_retries_counts_across_micro_batches(monkeypatch: pytest.MonkeyPatch) -> None:
