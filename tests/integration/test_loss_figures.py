@@ -165,8 +165,10 @@ def test_the_figures_of_a_source_that_answers_are_exact(env: Environment, capsys
     for verb in ("status", "lag", "failover"):
         dry = ("--dry-run",) if verb == "failover" else ()
         assert env.asked(capsys, verb, "--topic", "absent", *dry)[0] == 2, verb
-    rows = json.loads(env.asked(capsys, "lag", "--topic", "paus.*", "--json")[1])["flows"][0]["partitions"]
-    assert [(row["topic"], row["records"]) for row in rows] == [("paused", 40)]
+    code, out, _ = env.asked(capsys, "lag", "--topic", "paus.*", "--json")
+    (lag,) = json.loads(out)["flows"]
+    assert (code, lag["records"], lag["records_at_least"]) == (0, 40, 40), "of the selected topic"
+    assert [(row["topic"], row["records"], row["is_exact"]) for row in lag["partitions"]] == [("paused", 40, True)]
     for sentence in (flow["sentence"], env.overview()["sentence"]):
         assert ", 71 records" in sentence
         assert "at least" not in sentence
@@ -269,6 +271,25 @@ def test_the_figures_of_a_source_that_has_died_are_lower_bounds(env: Environment
         assert "at least 71 records" in sentence
     for verb, *arguments in (("status",), ("lag",), ("failover", "--dry-run")):
         assert "at least 71 records" in env.asked(capsys, verb, *arguments)[1], verb
+    rows = httpx.get(f"{env.url}/overview/A/B/partitions", timeout=20).json()["rows"]
+    lag = json.loads(env.asked(capsys, "lag", "--json")[1])["flows"][0]["partitions"]
+    topics = json.loads(env.asked(capsys, "topics", "--json")[1])["topics"]
+    for found in (
+        {row["topic"]: (row["lag_records"], row["is_lag_exact"]) for row in rows},
+        {row["topic"]: (row["lag_records"], row["is_lag_exact"]) for row in topics},
+        {row["topic"]: (row["records"], row["is_exact"]) for row in lag},
+    ):
+        assert {topic: found[topic] for topic in TOPICS} == {topic: (truth[topic], False) for topic in TOPICS}
+    printed = [" ".join(line.split()) for line in env.asked(capsys, "lag")[1].splitlines()]
+    assert any(line.startswith("paused-0 at least 40 ") for line in printed), printed
+
+
+def test_groups_of_a_source_that_has_died_are_those_of_its_last_answer(env: Environment, capsys: Capsys) -> None:
+    code, out, err = env.asked(capsys, "groups", "--json")
+    document = json.loads(out)
+    assert (code, document["groups_error"]) == (0, None)
+    assert {row["group"] for row in document["groups"]} >= {"billing", "fresh", "moved"}
+    assert "A->B: " in err, "why the offsets on the source are not known"
 
 
 def test_a_source_that_has_died_has_been_silent_since_its_last_answer(env: Environment, capsys: Capsys) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ from mm2.cli.mm2 import main
 from mm2.copy.ledger import LEDGER_CONFIGS, chunk_record, entry_record, ledger_topic
 from mm2.copy.segments import Gap, Segment, SegmentChunk
 from mm2.copy.session import LedgerEntry, Lost, Mark, PartitionCondition, Session
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import ProducerIdentity
 from mm2.mirror.formats import Checkpoint
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.asking import asked
-from tests.integration.mirror_flow import create, write
-from tests.integration.mirror_process import write_config
+from tests.integration.mirror_flow import commit, create, write
+from tests.integration.mirror_process import delete, write_config
 
 FOUND_MS = 1_700_000_000_000
 
@@ -140,6 +143,30 @@ def test_status_of_a_stopped_flow_comes_from_its_ledger(
     assert (second["target_offset"], second["lag_records"]) == (None, 0)
 
 
+def test_nothing_was_copied_of_a_topic_that_was_recreated_since(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, file: Path, unique: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No state shows it, because the flow is stopped."""
+
+    def sums() -> tuple[int, int | None, int | None]:
+        code, out, _ = asked(capsys, "lag", file, f"{unique}->B", "--json")
+        (flow,) = json.loads(out)["flows"]
+        return code, flow["records"], flow["records_at_least"]
+
+    create(kafka_a, unique)
+    write(kafka_a, unique, [(None, b"old")] * 12, 0)
+    with closing(Cluster(ClientSettings.from_props({"bootstrap.servers": kafka_a.bootstrap}), name="A")) as cluster:
+        source_id = cluster.metadata([unique]).topics[unique].topic_id
+    write_ledger(kafka_b, unique, [LedgerEntry(unique, 0, f"X.{unique}", Mark(12, 12, 12), source_id=source_id)], [])
+    assert sums() == (0, 0, 0)
+    delete(kafka_a, unique)
+    create(kafka_a, unique)
+    write(kafka_a, unique, [(None, b"new")] * 5, 0)
+    assert sums() == (1, None, 5)
+    sentence = asked(capsys, "status", file, f"{unique}->B")[1].splitlines()[0]
+    assert "at least 5 records" in sentence
+
+
 def test_a_flow_that_never_ran_does_not_claim_zero_loss(
     kafka_a: LocalKafka, file: Path, unique: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -204,6 +231,23 @@ def test_nothing_is_claimed_about_an_unknown_group(
     assert (code, err) == (0, "")
     assert out.endswith(f"\n{flow}: no missing offsets are reported\n")
     assert "starts as its auto.offset.reset specifies" in out, "it has no offset on B"
+
+
+def test_a_committed_offset_that_the_target_does_not_have_is_recognized(
+    kafka_b: LocalKafka, file: Path, unique: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    group, flow = f"{unique}-billing", f"{unique}->B"
+    write_ledger(kafka_b, unique, orders(unique), [])
+    create(kafka_b, f"{unique}.checkpoints.internal", config={"cleanup.policy": "compact"})
+    checkpoint = Checkpoint(group, f"X.{unique}", 0, 5, 5, "")
+    write(kafka_b, f"{unique}.checkpoints.internal", [(checkpoint.key(), checkpoint.value())], 0)
+    create(kafka_b, f"X.{unique}", 2)
+    write(kafka_b, f"X.{unique}", [(None, b"1")] * 7, 0)
+    for offset, code, records in ((7, "ahead", 2), (8, "out_of_range", None)):
+        commit(kafka_b, group, {(f"X.{unique}", 0): offset})
+        (row,) = json.loads(asked(capsys, "groups", file, flow, "--json")[1])["groups"]
+        assert (row["target_offset"], row["if_moved"], row["if_moved_records"]) == (offset, code, records)
+    assert "the partition does not have its committed offset" in asked(capsys, "groups", file, flow)[1]
 
 
 @pytest.mark.parametrize("verb", ["gaps", "groups"])
