@@ -109,19 +109,6 @@ def _seldom_and_late(profile: Profile) -> None:
     profile.target.late_requests = True
 
 
-def _delete_records(scenario: Scenario, index: int, upto: int) -> int:
-    """DeleteRecords, or retention: the source log starts after the last batch that ends at or before an offset."""
-    part = scenario.source.partitions[(TOPIC, index)]
-    leader = part.replicas[part.state.leader]
-    upto = min(upto, *(replica.end for replica in part.replicas.values()), leader.high_watermark)
-    start = max((batch.after for batch in leader.log if batch.after <= upto), default=leader.start)
-    scenario.oracle.excuses.source_cut.add(index)
-    scenario.world.say("records deleted", partition=index, before=start)
-    for replica in part.replicas.values():
-        replica.begin_at(start)
-    return start
-
-
 def _cut_off(scenario: Scenario, cluster: Cluster, place: Place, seconds: float) -> int:
     """The leader of a partition is disconnected from the controller; another in-sync replica is elected, without data loss."""
     part = cluster.partitions[place]
@@ -351,7 +338,7 @@ def retention_after_crash(scenario: Scenario) -> None:
     _crash(scenario)
     world.run(world.now + 0.5)
     copied = scenario.oracle.seen[0].cursor
-    start = _delete_records(scenario, 0, copied * 2 // 3)
+    start = scenario.delete_records(0, copied * 2 // 3)
     scenario.driver.spec = dataclasses.replace(scenario.driver.spec, commit_interval_ms=500)
     world.run(world.now + 0.5)
     _start(scenario)
@@ -374,7 +361,7 @@ def retention_after_crash_stops(scenario: Scenario) -> None:
     world.run(8.0)
     _crash(scenario)
     world.run(world.now + 0.5)
-    _delete_records(scenario, 0, scenario.oracle.seen[0].cursor)
+    scenario.delete_records(0, scenario.oracle.seen[0].cursor)
     world.run(world.now + 0.5)
     _start(scenario)
     world.run(world.now + 4.0)

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 import struct
 from typing import TYPE_CHECKING
 
 from mm2.kafka.records.batch import CONTROL, TRANSACTIONAL
 from mm2.kafka.records.record import Record, encode_batch
 from tests.simulation import protocol
-from tests.simulation.directed import Schedule, _delete_records, _late_write, _restart
-from tests.simulation.oracle import Violation, record_value
-from tests.simulation.scenario import REMOTE, TOPIC, Profile, Scenario
+from tests.simulation.directed import Schedule, _late_write, _restart
+from tests.simulation.oracle import Violation
+from tests.simulation.scenario import DEAD_LETTERS, LARGEST_BYTES, REMOTE, TOPIC, Profile, Scenario
 from tests.simulation.storage import batch_at
 
 if TYPE_CHECKING:
     from tests.simulation.network import Link
 
 _LATE_S = 3.0
-_DEAD_LETTERS = "dead-letters"
-_LARGEST_BYTES = 10_000
 
 
 def _quiet(scenario: Scenario) -> None:
@@ -56,7 +53,7 @@ def late_request_and_retention(scenario: Scenario) -> None:
     _several(scenario)
     _late_write(scenario, REMOTE, 1, _LATE_S)
     world.run(world.now + 0.1)
-    _delete_records(scenario, 0, 1 << 40)
+    scenario.delete_records(0, 1 << 40)
     _follow_up(scenario)
 
 
@@ -71,7 +68,7 @@ def late_request_after_its_successor(scenario: Scenario) -> None:
     _several(scenario)
     _late_write(scenario, REMOTE, 1, 2 * _LATE_S)
     world.run(world.now + 0.1)
-    _delete_records(scenario, 0, min(batch.after for batch in leader.log if batch.after > before))
+    scenario.delete_records(0, min(batch.after for batch in leader.log if batch.after > before))
     world.run(world.now + _LATE_S)
     _follow_up(scenario)
 
@@ -110,46 +107,32 @@ def _elect(scenario: Scenario, lagging: list[int]) -> None:
 
 
 def _with_dead_letters(scenario: Scenario) -> None:
-    """Restart with a dead letter topic and a limit for the remote topic. What is written there is not expected on the target."""
-    world, target = scenario.world, scenario.target
-    target.create(_DEAD_LETTERS, 1)
-    target.max_message_bytes[REMOTE] = _LARGEST_BYTES
-    scenario.oracle.excuses.aborted = True
+    """Restart with a dead letter topic and a limit for the remote topic."""
+    world = scenario.world
     world.run(2.0)
     scenario._producing = False
     world.run(world.now + 1.0)
-    scenario.driver.spec = dataclasses.replace(scenario.driver.spec, dead_letter_topic=_DEAD_LETTERS)
+    scenario.limit_sizes()
     _restart(scenario)
     world.run(world.now + 8.0)
 
 
-def _produce(scenario: Scenario, *sizes: int) -> None:
-    """One batch for each record; one that is too large is optional on the target."""
-    leader = scenario._source_leader(0)
-    assert leader is not None
-    for size in sizes:
-        scenario._serial += 1
-        value = record_value(0, scenario._serial, size > _LARGEST_BYTES)
-        row = Record(bytes(size), value, (), int(scenario.world.wall() * 1000))
-        scenario._append(leader, encode_batch([row]))
-
-
 def _quarantined(scenario: Scenario) -> bool:
-    leader = scenario.target.leader_replica((_DEAD_LETTERS, 0))
+    leader = scenario.target.leader_replica((DEAD_LETTERS, 0))
     return leader is not None and bool(leader.log)
 
 
 def _late_behind_a_dead_letter(scenario: Scenario, *, dies: bool) -> None:
     world = scenario.world
     _with_dead_letters(scenario)
-    _produce(scenario, 5000)
+    scenario.produce(0, 5000)
     world.run(world.now + 1.0)  # this connection has acknowledged a batch, so batches are pipelined
-    _produce(scenario, 2 * _LARGEST_BYTES, 5000)
+    scenario.produce(0, 2 * LARGEST_BYTES, 5000)
     _late_write(scenario, REMOTE, 2, 5.0, dies=dies)
     if not world.run(world.now + 4.5, lambda: _quarantined(scenario)):
         raise Violation("simulation", "nothing is written to the dead letter topic")
     world.run(world.now + 6.0)
-    _produce(scenario, 5000)
+    scenario.produce(0, 5000)
     world.run(world.now + 3.0)
 
 
@@ -180,7 +163,7 @@ def dead_letter_during_a_search(scenario: Scenario) -> None:
     letter topic, and the holder dies with the first request that follows."""
     world, target = scenario.world, scenario.target
     _with_dead_letters(scenario)
-    _produce(scenario, 5000)
+    scenario.produce(0, 5000)
     world.run(world.now + 1.0)
     leader = target.leader_replica((REMOTE, 0))
     assert leader is not None
@@ -191,7 +174,7 @@ def dead_letter_during_a_search(scenario: Scenario) -> None:
     target.replicate(leader)
     world.run(world.now + 1.0)
     _slow_fetches(scenario, leader.broker)
-    _produce(scenario, 5000, 2 * _LARGEST_BYTES, 5000)
+    scenario.produce(0, 5000, 2 * LARGEST_BYTES, 5000)
     _late_write(scenario, REMOTE, 4, 0.0)  # after two that were rejected
     world.run(world.now + 6.0)
 

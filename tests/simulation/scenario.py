@@ -64,7 +64,14 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "rules": ("change_isolation",),
 }
 #: Faults that are in a run only if they are requested, so that the seeds of earlier runs keep their schedules.
-REQUESTED: dict[str, tuple[str, ...]] = {"policy": ("change_policy",)}
+REQUESTED: dict[str, tuple[str, ...]] = {
+    "policy": ("change_policy",),
+    "late": ("kill_holder_late",),
+    "retention": ("delete_source",),
+    "large": ("produce_large",),
+}
+DEAD_LETTERS = "dead-letters"
+LARGEST_BYTES = 10_000
 
 
 @dataclass
@@ -202,6 +209,10 @@ class Scenario:
         self.target.create(REMOTE, self.profile.partitions)
         if "policy" in self.profile.families:
             self.add_other_topic()
+        if "large" in self.profile.families:
+            self.limit_sizes()
+        if "late" in self.profile.families:
+            self.target.options.late_requests = True
         self.target.create(OFFSETS, 2)
         self.target.create(ledger_topic("A"), 1)
         self.target.late_topics = {OFFSETS, ledger_topic("A")}
@@ -215,6 +226,13 @@ class Scenario:
     def add_other_topic(self) -> None:
         """Create the remote topic that the other policy names."""
         self.target.create(OTHER, self.profile.partitions)
+
+    def limit_sizes(self) -> None:
+        """Larger records than `LARGEST_BYTES` go to a dead letter topic. They count as optional on the target."""
+        self.target.create(DEAD_LETTERS, 1)
+        self.target.max_message_bytes[REMOTE] = LARGEST_BYTES
+        self.driver.spec = _replace(self.driver.spec, dead_letter_topic=DEAD_LETTERS)
+        self.oracle.excuses.aborted = True
 
     # -- callbacks of the clusters
 
@@ -603,6 +621,52 @@ class Scenario:
         """Connections to brokers of the source break."""
         for broker in self.source.brokers.values():
             broker.break_links(0.7)
+
+    def produce(self, index: int, *sizes: int) -> None:
+        """Write one batch for each record; one that is too large for the target is optional there."""
+        leader = self._source_leader(index)
+        for size in sizes if leader is not None else ():
+            self._serial += 1
+            value = record_value(index, self._serial, size > LARGEST_BYTES)
+            assert leader is not None
+            self._append(leader, encode_batch([Record(bytes(size), value, (), int(self.world.wall() * 1000))]))
+
+    def produce_large(self) -> None:
+        """Write some records, a few of which are too large for the target."""
+        random = self.world.random
+        sizes = [random.choice([10, 10, 2_000, 2 * LARGEST_BYTES]) for _ in range(random.randrange(1, 6))]
+        self.produce(random.randrange(self.profile.partitions), *sizes)
+
+    def delete_source(self) -> None:
+        """DeleteRecords, or retention: the source log starts after the last batch that ends at or before an offset."""
+        random = self.world.random
+        index = random.randrange(self.profile.partitions)
+        leader = self._source_leader(index)
+        if leader is not None:
+            self.delete_records(index, leader.high_watermark - random.choice([0, 0, 1, 3, 10]))
+
+    def delete_records(self, index: int, upto: int) -> int:
+        """The source log starts after the last batch that ends at or before an offset. Returns its start."""
+        part = self.source.partitions[(TOPIC, index)]
+        leader = part.replicas[part.state.leader]
+        upto = min(upto, *(replica.end for replica in part.replicas.values()), leader.high_watermark)
+        start = max((batch.after for batch in leader.log if batch.after <= upto), default=leader.start)
+        self.oracle.excuses.source_cut.add(index)
+        self.world.say("records deleted", partition=index, before=start)
+        for replica in part.replicas.values():
+            replica.begin_at(start)
+        return start
+
+    def kill_holder_late(self) -> None:
+        """What the holder sends is delayed by seconds, and it dies soon."""
+        random, holder = self.world.random, self.driver.holder()
+        if holder is None:
+            return
+        late_s = random.choice([0.5, 2.0, 5.0])
+        self.world.say("requests will be late", process=holder.name, seconds=late_s)
+        for link in self.network.of(holder):
+            link.late_s = late_s if link.listener.host.startswith("t") else 0.0
+        self.world.after(random.choice([0.01, 0.1, 1.0]), holder._exit, OSError("killed"))
 
     def unclean_source(self) -> None:
         """A lagging replica is elected: the records that it lacks are lost."""

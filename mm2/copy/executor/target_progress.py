@@ -404,11 +404,9 @@ class TargetLookUp:
             behind = header.last_offset + 1
         return behind
 
-    def count_own(
-        self, partition: TopicPartition, first: int, end: int, producers: AbstractSet[ProducerIdentity]
-    ) -> int:
-        """The number of records of these producers at target offsets ``first .. end-1``, without those that retention or
-        DeleteRecords has removed. Raises KafkaFailure.
+    def count_own(self, partition: TopicPartition, first: int, end: int, producers: AbstractSet[int]) -> int:
+        """The number of records of these producer ids, in any epoch, at target offsets ``first .. end-1``, without those that
+        retention or DeleteRecords has removed. Raises KafkaFailure.
         """
         try:
             return self._count_own(partition, first, end, producers)
@@ -417,12 +415,12 @@ class TargetLookUp:
                 raise
         return self._count_own(partition, start, end, producers) if start < end else 0
 
-    def _count_own(
-        self, partition: TopicPartition, first: int, end: int, producers: AbstractSet[ProducerIdentity]
-    ) -> int:
+    def _count_own(self, partition: TopicPartition, first: int, end: int, producers: AbstractSet[int]) -> int:
+        headers = (batch.view.header for _, batch in self._batches({partition: (first, end)}))
         return sum(
             min(header.last_offset + 1, end) - max(header.base_offset, first)
-            for header in self._headers(partition, producers, first, end)
+            for header in headers
+            if header is not None and header.producer_id in producers
         )
 
     def behind_markers(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:

@@ -155,7 +155,10 @@ class TargetSearch:
         target = cursor.spec.target
         failure: KafkaFailure | None = None
         refused_s: float | None = None
-        producers = {session.producer, *(ended.producer for ended in session.after)}
+        # In all epochs: a session and those that ended before it may have the same producer id (rule S9).
+        producers = {
+            producer.producer_id for producer in (session.producer, *(ended.producer for ended in session.after))
+        }
         while True:
             try:
                 found = await self._call(self._look_up.count_own, target, first, end, producers)

@@ -487,11 +487,11 @@ def test_own_records_are_counted_by_producer() -> None:
     target = Target()
     target.tails = [
         (T, batch(250, 3, producer=(5, 0, 150))),
-        (T, batch(253, 2, producer=(7, 2, 0))),
+        (T, batch(253, 2, producer=(7, 1, 0))),  # an earlier epoch: that of a session before (rule S9)
         (T, batch(255, 4, producer=(9, 0, 0))),
     ]
-    assert target.look_up.count_own(T, 250, 259, {OURS}) == 2
-    assert target.look_up.count_own(T, 250, 259, {OURS, BEFORE}) == 5
+    assert target.look_up.count_own(T, 250, 259, {OURS.producer_id}) == 2
+    assert target.look_up.count_own(T, 250, 259, {OURS.producer_id, BEFORE.producer_id}) == 5
 
 
 def test_own_records_that_retention_has_removed_do_not_count() -> None:
@@ -508,9 +508,9 @@ def test_own_records_that_retention_has_removed_do_not_count() -> None:
     look_up._batches = from_start
     target.tails = [(T, batch(252, 3, producer=(7, 2, 102))), (T, batch(255, 1, producer=(9, 0, 0)))]
     target.log_start = 253
-    assert target.look_up.count_own(T, 250, 259, {OURS}) == 2
+    assert target.look_up.count_own(T, 250, 259, {OURS.producer_id}) == 2
     target.log_start = 259
-    assert target.look_up.count_own(T, 250, 259, {OURS}) == 0
+    assert target.look_up.count_own(T, 250, 259, {OURS.producer_id}) == 0
     target.failure, target.log_start = BrokerFailure.of(ErrorCode.OFFSET_OUT_OF_RANGE), 0
     with pytest.raises(BrokerFailure):
-        target.look_up.count_own(T, 250, 259, {OURS})
+        target.look_up.count_own(T, 250, 259, {OURS.producer_id})
