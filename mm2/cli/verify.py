@@ -132,7 +132,14 @@ def run(options: Any) -> int:
     stopping = stop_at_signals()
     verifier = Verifier(config.spark_props(), options.parallel, stopping=stopping)
     try:
-        verification = Verification(flow.props, verifier, changes=changes, rate=rate, patience_s=options.patience)
+        verification = Verification(
+            flow.props,
+            verifier,
+            changes=changes,
+            rate=rate,
+            patience_s=options.patience,
+            offsets_topic=config.worker_config(flow.pair)["offset.storage.topic"],
+        )
         if options.continuous:
             return _go_on(options, verification, asked, stopping)
         report = verification.run(asked, _progress(options))

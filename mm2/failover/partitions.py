@@ -7,13 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from mm2.connect.stores.offset_survey import kept_offsets
 from mm2.copy.executor.target_progress import InconsistentTarget, ProgressQuestion, TargetLookUp, TargetProgress
 from mm2.copy.session import LedgerEntry, Rules
 from mm2.copy.states import PartitionState
 from mm2.failover.evidence import PartitionEvidence
 from mm2.failover.groups import Choice
-from mm2.failover.sides import READ_S, SOURCE_NAME, Refused, Sides
+from mm2.failover.sides import READ_S, Refused, Sides
 from mm2.failover.source_logs import compared_with_source
 from mm2.failover.source_tail import source_tails
 from mm2.kafka.admin import Admin
@@ -23,6 +22,7 @@ from mm2.mirror.client.freshness import FreshnessWatch
 from mm2.mirror.client.mirror_client import MirrorClient
 from mm2.mirror.clients import ClientKind, Side
 from mm2.mirror.discovery import vanished
+from mm2.mirror.ledgers import source_offsets
 from mm2.mirror.source_answers import SourceAnswers, source_answers
 
 
@@ -280,22 +280,10 @@ def _without_undone(sides: Sides, entries: Sequence[LedgerEntry]) -> list[Ledger
     """Revert entries of transactions that were never committed (exactly-once), by Connect's offsets topic."""
     if all(entry.before is None for entry in entries):
         return list(entries)
-    committed = source_offsets(sides)
-    return [entry.undone() if entry.is_undone(_next(committed.get(entry.source))) else entry for entry in entries]
-
-
-def source_offsets(sides: Sides) -> Mapping[TopicPartition, int]:
-    """The flow's offsets in Connect's offsets topic: the last offset copied. Raises KafkaFailure."""
     with sides.client(Side.TARGET, ClientKind.CONSUMER) as cluster:
-        kept = kept_offsets(cluster, sides.config.worker["offset.storage.topic"], READ_S)
-    found = {}
-    for one in kept:
-        partition, offset = one.partition or {}, one.offset or {}
-        if one.connector == SOURCE_NAME and partition.get("cluster") == sides.pair.source:
-            done = offset.get("offset")
-            if isinstance(done, int):
-                found[TopicPartition(str(partition.get("topic")), partition.get("partition", -1))] = done
-    return found
+        topic = sides.config.worker["offset.storage.topic"]
+        committed = source_offsets(cluster, topic, sides.pair.source, READ_S)
+    return [entry.undone() if entry.is_undone(_next(committed.get(entry.source))) else entry for entry in entries]
 
 
 def _next(done: int | None) -> int | None:

@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from mm2.config.mirror_keys import SOURCE_CONNECTOR
+from mm2.connect.stores.offset_survey import kept_offsets
 from mm2.copy.ledger import Ledger, LedgerLog, ledger_topic
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
@@ -31,6 +33,18 @@ _NOTED: Final = (ACL_NOTE, DENIAL_NOTE, PROVENANCE_NOTE, PROMOTED_NOTE)
 _TIMEOUT_S: Final = 15.0
 _FRESH_S: Final = 3600.0
 _LEDGER: Final = re.compile(r"mm2-ledger\..+\.internal")
+
+
+def source_offsets(cluster: Cluster, topic: str, source_alias: str, timeout_s: float) -> dict[TopicPartition, int]:
+    """A flow's offsets in Connect's offsets topic: the last offset copied. Raises KafkaFailure."""
+    found = {}
+    for one in kept_offsets(cluster, topic, timeout_s):
+        partition, offset = one.partition or {}, one.offset or {}
+        if one.connector == SOURCE_CONNECTOR.rpartition(".")[2] and partition.get("cluster") == source_alias:
+            done = offset.get("offset")
+            if isinstance(done, int):
+                found[TopicPartition(str(partition.get("topic")), partition.get("partition", -1))] = done
+    return found
 
 
 @dataclass(frozen=True)

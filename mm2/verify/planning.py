@@ -174,14 +174,19 @@ def plan_partition(
     syncs: Sequence[tuple[int, int]],
     sides: tuple[ClusterOffsets, ClusterOffsets],
     wanted: tuple[int | None, int | None],
+    *,
+    is_undone: bool = False,
 ) -> None:
     """Compute a partition's ranges, not yet split.
 
-    ``syncs`` are (source, target) offsets of the flow's offset syncs.
+    ``syncs`` are (source, target) offsets of the flow's offset syncs. ``is_undone``: the transaction of the ledger's entry was
+    not committed.
     """
     source, target = sides
     plan.source_id, plan.target_id = source.topic_id(plan.topic), target.topic_id(plan.remote_topic)
     entry = None if ledger is None else ledger.entry(plan.source)
+    if entry is not None and is_undone:
+        entry = entry.undone()
     try:
         source_start, source_end = source.range(plan.source)
         if ledger is not None and entry is None and vanished(target.topics.get(plan.remote_topic)):

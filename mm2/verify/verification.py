@@ -18,7 +18,7 @@ from mm2.kafka.structs import EARLIEST, LATEST, OffsetInfo, TopicInfo, TopicPart
 from mm2.mirror.clients import ClientKind, MirrorClients, Side
 from mm2.mirror.discovery import vanished
 from mm2.mirror.formats import FormatError, OffsetSync
-from mm2.mirror.ledgers import Ledgers
+from mm2.mirror.ledgers import Ledgers, source_offsets
 from mm2.mirror.record_changes import changing_keys
 from mm2.mirror.selection import TopicSelection
 from mm2.mirror.source_connector import topic_selection
@@ -42,7 +42,8 @@ class Verification:
     """The verification of one flow; ``props`` are its source connector's, with references resolved.
 
     ``changes``: what changes the flow's records (`mm2.mirror.record_changes.changes_spec`). ``rate``: bytes per second of
-    both sides together, 0 for no limit. ``patience_s``: how long a broker may return no data.
+    both sides together, 0 for no limit. ``patience_s``: how long a broker may return no data. ``offsets_topic``: Connect's, on
+    the target, which shows whether the last transaction was committed; "": only the end of the remote topic does.
     """
 
     def __init__(
@@ -53,8 +54,10 @@ class Verification:
         changes: ChangesSpec | None = None,
         rate: float = 0,
         patience_s: float = 60,
+        offsets_topic: str = "",
     ) -> None:
         self._props = props
+        self._offsets_topic = offsets_topic
         self._clients = MirrorClients(props)
         self._verifier = verifier
         self._changes = changes
@@ -159,6 +162,20 @@ class Verification:
             following.stop()
         return following.ledger
 
+    def _undone(self, ledger: Ledger | None) -> set[TopicPartition]:
+        """The partitions of which the ledger's entry belongs to a transaction that was not committed (exactly-once)."""
+        entries = [] if ledger is None else [ledger.entry(partition) for partition in ledger.partitions()]
+        open_ones = [entry for entry in entries if entry is not None and entry.before is not None]
+        if not open_ones or not self._offsets_topic:
+            return set()
+        cluster = self._clients.cluster(Side.TARGET, ClientKind.CONSUMER, "verify-offsets-consumer")
+        try:
+            done = source_offsets(cluster, self._offsets_topic, self._clients.source_alias, _READ_S)
+        finally:
+            cluster.close()
+        following = {partition: offset + 1 for partition, offset in done.items()}
+        return {entry.source for entry in open_ones if entry.is_undone(following.get(entry.source))}
+
     def _plans(
         self, request: VerifyRequest, ledger: Ledger | None, source: Admin, target: Admin, *, incremental: bool
     ) -> list[PartitionPlan]:
@@ -187,6 +204,7 @@ class Verification:
         wanted = self._offsets(request, source, plans)
         without_entry = [plan for plan in plans if ledger is None or ledger.entry(plan.source) is None]
         syncs = self._syncs() if without_entry else {}
+        undone = self._undone(ledger)
         for plan in plans:
             first, after = wanted.get(plan.source, (None, None))
             if (
@@ -195,7 +213,14 @@ class Verification:
                 and (before := _previous_result(ledger, plan, on_source, on_target)) is not None
             ):
                 first, plan.before = before.checked, before
-            plan_partition(plan, ledger, syncs.get(plan.source, ()), (on_source, on_target), (first, after))
+            plan_partition(
+                plan,
+                ledger,
+                syncs.get(plan.source, ()),
+                (on_source, on_target),
+                (first, after),
+                is_undone=plan.source in undone,
+            )
         return plans
 
     def _names(

@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from mm2.copy.executor.positions import offset_key
+from mm2.copy.ledger import chunk_record, entry_record, ledger_topic
+from mm2.copy.segments import Segment, SegmentChunk
+from mm2.copy.session import LedgerEntry, Mark, PreviousCommit
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.formats import OffsetSync
@@ -16,7 +20,7 @@ from mm2.verify.findings import DifferenceKind, Explained
 from mm2.verify.planning import Certainty, NotInFlow, VerifyRequest
 from mm2.verify.report import Verdict
 from mm2.verify.verification import Verification
-from tests.integration.copy_flow import create
+from tests.integration.copy_flow import create, producer_of
 from tests.integration.verified_flow import (
     CLEAN,
     COUNT,
@@ -61,6 +65,41 @@ def test_every_seeded_difference_is_found_and_named(
     ):
         with pytest.raises(NotInFlow, match=re.escape(f"{unique}-a->{unique}-b does not copy {name} from ")):
             verification.run(asked)
+
+
+@pytest.mark.parametrize("committed", [150, COUNT])
+def test_a_transaction_that_was_aborted_after_its_ledger_entry_is_not_compared(
+    verifier: Verifier, kafka_a: LocalKafka, kafka_b: LocalKafka, file: Path, unique: str, committed: int
+) -> None:
+    """The flow has died in its last transaction (exactly-once), and the coordinator has ended it since."""
+    topic, remote, offsets = f"{unique}.t", f"X.{unique}", f"{unique}-offsets"
+    create(kafka_a, topic, retention__ms="-1")
+    create(kafka_b, remote, retention__ms="-1")
+    create(kafka_b, ledger_topic(f"{unique}-a"), cleanup__policy="compact")
+    create(kafka_b, offsets, cleanup__policy="compact")
+    records = numbered(COUNT)
+    write(kafka_a, topic, records)
+    write(kafka_b, remote, records[:150])
+    producer = producer_of(kafka_b, transactional__id=unique)
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for record in records[150:]:
+        (header,) = record.headers
+        producer.produce(remote, record.value, record.key, 0, timestamp=record.timestamp or 0, headers=[header])
+    assert producer.flush(30) == 0
+    (producer.commit_transaction if committed == COUNT else producer.abort_transaction)(30)
+    before = PreviousCommit(Mark(150, 150, 150), {}, 0, (0, 0, 0), 0)
+    entry = LedgerEntry(topic, 0, remote, Mark(COUNT, COUNT, COUNT), 150, before=before)
+    chunk = chunk_record(entry.source, SegmentChunk(0, [Segment(0, 0, COUNT)]))
+    write(kafka_b, ledger_topic(f"{unique}-a"), [chunk, entry_record(entry)])
+    position = Record(
+        offset_key("MirrorSourceConnector", f"{unique}-a", entry.source), b'{"offset":%d}' % (committed - 1)
+    )
+    write(kafka_b, offsets, [position])
+    props = flow_of(file, unique).props
+    report = Verification(props, verifier, patience_s=120, offsets_topic=offsets).run(VerifyRequest())
+    row = one_of(report, topic)
+    assert (row.verdict, row.records, row.counts) == (Verdict.EQUAL, committed, {})
 
 
 def test_without_a_ledger_content_is_compared_from_offset_syncs(

@@ -40,9 +40,10 @@ def planned(
     after: int | None = None,
     syncs: Sequence[tuple[int, int]] = (),
     changes: str = "",
+    is_undone: bool = False,
 ) -> PartitionPlan:
     plan = PartitionPlan("t", 0, "A.t", changes=changes)
-    plan_partition(plan, ledger, syncs, (source, target), (first, after))
+    plan_partition(plan, ledger, syncs, (source, target), (first, after), is_undone=is_undone)
     return plan
 
 
@@ -99,6 +100,10 @@ def test_records_of_an_open_transaction_are_not_compared() -> None:
     assert (still_open.after, ranges(still_open)) == (52, [(0, 52, 0, 50)])
     over = planned(ledger, side("t", "s", 0, 100), side("A.t", "r", 0, 99))
     assert (over.after, ranges(over)) == (100, [(0, 100, 0, 98)])
+    aborted = planned(ledger, side("t", "s", 0, 100), side("A.t", "r", 0, 99), is_undone=True)
+    assert (aborted.after, ranges(aborted)) == (52, [(0, 52, 0, 50)]), (
+        "the coordinator has aborted it, so the end is past it"
+    )
 
 
 def test_the_ledger_does_not_apply_to_a_recreated_topic() -> None:
