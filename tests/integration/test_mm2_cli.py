@@ -18,6 +18,7 @@ from mm2.kafka.cluster import Cluster
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import ProducerIdentity
 from mm2.mirror.formats import Checkpoint
+from mm2.mirror.promotions import Promotion
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.asking import asked
 from tests.integration.mirror_flow import commit, create, write
@@ -141,6 +142,31 @@ def test_status_of_a_stopped_flow_comes_from_its_ledger(
     assert (first["remote_topic"], first["position"], first["source_end"]) == (f"X.{unique}", 9, 12)
     assert (first["lag_records"], first["target_offset"]) == (3, 7)
     assert (second["target_offset"], second["lag_records"]) == (None, 0)
+
+
+def test_what_the_opposite_flow_copies_to_the_source_is_not_at_risk(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, file: Path, unique: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Given identity naming, after `mm2 failback`: the opposite flow adds records to the topic on the source."""
+    flow = f"{unique}->B"
+    condition = PartitionCondition("PAUSED", "promoted, until mm2 failback", 5, FOUND_MS)
+    create(kafka_a, unique)
+    write(kafka_a, unique, [(None, b"1")] * 12, 0)
+    write_ledger(kafka_b, unique, [LedgerEntry(unique, 0, unique, Mark(5, 5, 5), condition=condition)], [])
+    for turned, records in ((False, 7), (True, 0)):
+        note = Promotion(unique, unique, "failover", FOUND_MS, turned).record()
+        write(kafka_b, ledger_topic(unique), [(note.key, note.value)], 0)
+        (status,) = json.loads(asked(capsys, "status", file, flow, "--json")[1])["flows"]
+        (partition,) = status["partitions"]
+        assert (status["risk"]["records"], partition["is_counted"]) == (records, not turned)
+        assert partition["pause"] == ("turned" if turned else "promoted")
+        code, out, _ = asked(capsys, "lag", file, flow, "--threshold", "3", "--json")
+        (lag,) = json.loads(out)["flows"]
+        assert (code, lag["records"], lag["over_threshold"]) == ((0, 0, 0) if turned else (1, 7, 1))
+    assert f"If {unique} dies now you lose nothing." in status["sentence"]
+    code, out, err = asked(capsys, "resume", file, flow, "--topic", unique)
+    assert (code, out) == (2, "")
+    assert "mm2 failback; mm2 resume does not continue it" in err
 
 
 def test_nothing_was_copied_of_a_topic_that_was_recreated_since(
