@@ -12,7 +12,7 @@ from mm2.copy.session import LedgerEntry, Rules
 from mm2.copy.states import PartitionState
 from mm2.failover.evidence import PartitionEvidence
 from mm2.failover.groups import Choice
-from mm2.failover.sides import READ_S, Refused, Sides
+from mm2.failover.sides import OFFSETS_S, READ_S, Refused, Sides
 from mm2.failover.source_logs import compared_with_source
 from mm2.failover.source_tail import source_tails
 from mm2.kafka.admin import Admin
@@ -194,7 +194,7 @@ def source_ends(sides: Sides, chosen: Sequence[TopicPartition]) -> dict[TopicPar
     """
     if sides.source is None:
         raise Refused(f"Cluster {sides.pair.source} does not answer: {sides.source_error}")
-    return {tp: end for tp, end in _ends(sides.source, chosen).items() if not vanished(end)}
+    return {tp: end for tp, end in _ends(sides.source, chosen, OFFSETS_S).items() if not vanished(end)}
 
 
 def last_contact_ms(sides: Sides) -> int | None:
@@ -230,8 +230,10 @@ def _source_answered_ms(sides: Sides, entry: LedgerEntry) -> int | None:
     return None if entry.condition.state == PartitionState.PAUSED else entry.condition.since_ms
 
 
-def _ends(admin: Admin, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | KafkaFailure]:
-    answers = admin.list_offsets(dict.fromkeys(partitions, LATEST))
+def _ends(
+    admin: Admin, partitions: Iterable[TopicPartition], timeout_s: float | None = None
+) -> dict[TopicPartition, int | KafkaFailure]:
+    answers = admin.list_offsets(dict.fromkeys(partitions, LATEST), timeout_s=timeout_s)
     return {tp: answer.offset if isinstance(answer, OffsetInfo) else answer for tp, answer in answers.items()}
 
 

@@ -34,6 +34,8 @@ from mm2.mirror.source_connector import topic_selection
 SOURCE_NAME: Final = "MirrorSourceConnector"
 CHECKPOINT_NAME: Final = "MirrorCheckpointConnector"
 PREFLIGHT_S: Final = 5.0
+#: For the offsets of a source's partitions. A partition without a leader is asked for until then, each time.
+OFFSETS_S: Final = 10.0
 READ_S: Final = 60.0
 WRITE_S: Final = 30.0
 #: A process that reaches the source notes this in the ledger after `EVERY_S`, and later if it has thousands of partitions.

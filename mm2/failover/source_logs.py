@@ -9,7 +9,7 @@ from typing import Final
 from mm2.copy.session import LedgerEntry
 from mm2.copy.states import PartitionState
 from mm2.failover.evidence import OtherLog, PartitionEvidence
-from mm2.failover.sides import Sides
+from mm2.failover.sides import OFFSETS_S, Sides
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import EARLIEST, OffsetInfo, TopicInfo, TopicPartition
 from mm2.mirror.discovery import vanished
@@ -29,7 +29,7 @@ def compared_with_source(
         if (log := _other_log(sides, one, entry, topics.get(one.topic))) is not None:
             logs[one.source] = log
     if source is not None:
-        for tp, start in source.list_offsets(dict.fromkeys(logs, EARLIEST)).items():
+        for tp, start in source.list_offsets(dict.fromkeys(logs, EARLIEST), timeout_s=OFFSETS_S).items():
             if isinstance(start, OffsetInfo):
                 logs[tp] = dataclasses.replace(logs[tp], start=start.offset)
     return [

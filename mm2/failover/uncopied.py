@@ -11,7 +11,7 @@ from typing import Final
 
 from mm2.failover.evidence import PartitionEvidence
 from mm2.failover.groups import Choice
-from mm2.failover.sides import Sides
+from mm2.failover.sides import OFFSETS_S, Sides
 from mm2.kafka.admin import Admin
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import EARLIEST, LATEST, OffsetInfo, TopicPartition
@@ -88,8 +88,8 @@ def _selected(sides: Sides, source: Admin, choice: Choice) -> list[TopicPartitio
 
 def _with_records(sides: Sides, source: Admin, partitions: Sequence[TopicPartition]) -> list[PartitionEvidence]:
     """Those that have records, or of which this is not known."""
-    starts = source.list_offsets(dict.fromkeys(partitions, EARLIEST))
-    ends = source.list_offsets(dict.fromkeys(partitions, LATEST))
+    starts = source.list_offsets(dict.fromkeys(partitions, EARLIEST), timeout_s=OFFSETS_S)
+    ends = source.list_offsets(dict.fromkeys(partitions, LATEST), timeout_s=OFFSETS_S)
     found = []
     for tp in partitions:
         start, end, remote = starts[tp], ends[tp], sides.selection.remote(tp.topic)

@@ -165,8 +165,6 @@ def test_a_source_that_has_lost_a_broker_is_left_with_all_its_groups(
     create(source, topic, 2)
     write(source, topic, [(None, NUMBER)] * 1_200, 0)
     write(source, topic, [(None, NUMBER)] * 50, 1)
-    for number in range(4):  # some of them on either broker
-        create(source, f"mm2-ledger.{number}.internal")
     create(source, "mm2-offset-syncs.B.internal")
     groups = [f"{unique}-{number}" for number in range(8)]
     for group in groups:

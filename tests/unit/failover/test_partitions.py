@@ -18,7 +18,7 @@ from mm2.failover.evidence import FailoverReport, PartitionEvidence, RecordCount
 from mm2.failover.groups import Choice
 from mm2.failover.leaving import Before, after_stop, refuse_to_leave_behind
 from mm2.failover.partitions import partitions_of
-from mm2.failover.sides import Refused
+from mm2.failover.sides import OFFSETS_S, Refused
 from mm2.failover.uncopied import Uncopied
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.structs import EARLIEST, OffsetInfo, PartitionInfo, ProducerIdentity, TopicInfo, TopicPartition
@@ -56,7 +56,7 @@ def test_markers_of_preserved_offsets_are_not_of_other_clients(
     sides: Any = SimpleNamespace(
         ledger=SimpleNamespace(entry=lambda _: entry, written_ms=lambda _: 1, notes=lambda _: {}),
         source=None,
-        target=SimpleNamespace(list_offsets=lambda asked: dict.fromkeys(asked, OffsetInfo(158, -1, 5))),
+        target=SimpleNamespace(list_offsets=lambda asked, **_: dict.fromkeys(asked, OffsetInfo(158, -1, 5))),
         client=lambda *_: nullcontext(),
         changed_by=[],
     )
@@ -90,7 +90,7 @@ def test_records_of_the_session_before_count_as_copied(monkeypatch: pytest.Monke
     sides: Any = SimpleNamespace(
         ledger=SimpleNamespace(entry=lambda _: entry, written_ms=lambda _: 1, notes=lambda _: notes),
         source=None,
-        target=SimpleNamespace(list_offsets=lambda asked: dict.fromkeys(asked, OffsetInfo(154, -1, 5))),
+        target=SimpleNamespace(list_offsets=lambda asked, **_: dict.fromkeys(asked, OffsetInfo(154, -1, 5))),
         client=lambda *_: nullcontext(),
         changed_by=[],
     )
@@ -134,8 +134,12 @@ def seen(
     """The evidence of a partition; ``source_end`` None: the source does not answer."""
     monkeypatch.setattr("mm2.failover.partitions.TargetLookUp", _Target)
 
-    def admin(end: int | KafkaFailure) -> Any:
-        def list_offsets(asked: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetInfo | KafkaFailure]:
+    def admin(end: int | KafkaFailure, admin_of: str) -> Any:
+        def list_offsets(
+            asked: Mapping[TopicPartition, int], *, timeout_s: float | None
+        ) -> dict[TopicPartition, OffsetInfo | KafkaFailure]:
+            # A partition without a leader must not delay a failover by the request timeout, each time it is asked for.
+            assert (timeout_s == OFFSETS_S) is (admin_of == "source")
             if isinstance(end, KafkaFailure):
                 return dict.fromkeys(asked, end)
             return {tp: OffsetInfo(source_start if at == EARLIEST else end, -1, 5) for tp, at in asked.items()}
@@ -147,9 +151,9 @@ def seen(
 
     sides: Any = SimpleNamespace(
         ledger=SimpleNamespace(entry=lambda _: entry, written_ms=lambda _: 5_000, notes=lambda _: notes or {}),
-        source=None if source_end is None else admin(source_end),
+        source=None if source_end is None else admin(source_end, "source"),
         pair=SimpleNamespace(source="A", target="B"),
-        target=admin(target_end),
+        target=admin(target_end, "target"),
         client=lambda *_: nullcontext(),
         changed_by=[],
     )

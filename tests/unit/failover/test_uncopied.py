@@ -42,7 +42,9 @@ class _Source:
             for name in names
         }
 
-    def list_offsets(self, asked: dict[TopicPartition, int]) -> dict[TopicPartition, OffsetInfo | KafkaFailure]:
+    def list_offsets(
+        self, asked: dict[TopicPartition, int], **_: object
+    ) -> dict[TopicPartition, OffsetInfo | KafkaFailure]:
         answers: dict[TopicPartition, OffsetInfo | KafkaFailure] = {}
         for tp, at in asked.items():
             found = self._partitions[tp]
