@@ -262,6 +262,10 @@ class NewSessions:
         if preserved:
             self._tasks.spawn(self._open_preserved(preserved))
         waiting = {tp: position for tp, position in positions.items() if tp not in preserved}
+        for tp in [*waiting]:
+            ending = self._sessions.ending.get(tp)
+            if ending is not None and ending.successor is not None and ending.end >= 0:  # all is known
+                self._open_one(self._cursors[tp], Mark(waiting.pop(tp), ending.end, 0), ending.successor)
         refused_since: float | None = None
         while waiting and not self._link.stop.is_set():
             targets = {self._cursors[tp].outbox.partition: tp for tp in waiting}

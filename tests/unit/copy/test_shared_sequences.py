@@ -256,6 +256,7 @@ def test_the_next_session_has_the_next_epoch_of_the_producer() -> None:
     session = Session(ProducerIdentity(7, 2), Mark(50, 150, 0), UNCOMMITTED, (ended,))
     assert scene.sessions.current == {TP: session}
     assert (cursor.shared_until, outbox.needs_producer_id, outbox.paused) == (-1, True, True)
+    assert (scene.asked, len(scene.committed)) == ([], 1), "nothing is asked for it, and the ledger is written"
     scene.written()
     assert (outbox.identity, outbox.next, outbox.is_unverified, outbox.paused) == (
         ProducerIdentity(7, 2),
