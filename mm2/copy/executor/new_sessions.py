@@ -133,7 +133,7 @@ class NewSessions:
         cursor.outbox.paused = True
         cursor.shared_until, cursor.known_epoch = UNBOUNDED, -1
         self._log.info("a new copy session begins", partition=str(cursor.partition), position=cursor.window.position)
-        self._sessions.replace(cursor.partition, cursor.window.mark)
+        self._sessions.replace(cursor.partition, cursor.window.mark, is_preserved=cursor.gaps is not None)
         if cursor.gaps is not None:
             self._sessions.unsettled.add(cursor.partition)
         self.open({cursor.partition: cursor.window.position})
