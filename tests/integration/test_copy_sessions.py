@@ -14,10 +14,13 @@ import psutil
 import pytest
 
 from mm2.copy.driver.engine import CopyEngine
+from mm2.copy.executor.discovery import new_producer
 from mm2.copy.executor.target_progress import ProgressQuestion, TargetLookUp, TargetProgress
 from mm2.kafka.cluster import Cluster
+from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure
-from mm2.kafka.records.record import Record
+from mm2.kafka.producer import Producer
+from mm2.kafka.records.record import Record, encode_batch
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
 from mm2.sandbox.kafka import LocalKafka, start_pair
@@ -65,7 +68,7 @@ def test_repeated_kills_cause_no_loss_or_duplicate(flow: Flow) -> None:
         assert job.status()["batches"] >= 3
     for partition in range(3):
         flow.assert_equal(topic, partition)
-    producers = {header.producer_id for header, _ in batches(flow.target, flow.remote(topic))}
+    producers = {(header.producer_id, header.producer_epoch) for header, _ in batches(flow.target, flow.remote(topic))}
     assert len(producers) == 1, "one session all the way"
 
 
@@ -325,6 +328,36 @@ def test_a_source_topic_recreated_while_no_process_copies_is_copied_from_its_sta
     with flow.copying(stopping) as job:
         wait_until(lambda: tp in rows_of(job) and rows_of(job)[tp].state == "RECREATED", detail=job.status)
     assert len(read(flow.target, flow.remote(topic))) == on_target + 5
+
+
+def test_a_higher_epoch_of_the_producer_fences_requests_that_arrive_late(kafka_b: LocalKafka, unique: str) -> None:
+    """What rule S9 relies on. No request announces the epoch, as with the idempotent producers of Java (KIP-360)."""
+    topic = f"{unique}-epochs"
+    create(kafka_b, topic)
+    cluster = Cluster(
+        ClientSettings.from_props({"bootstrap.servers": kafka_b.bootstrap}, client_id="epochs"), name="epochs"
+    )
+    producer_id = new_producer(cluster).producer_id
+    producer = Producer(cluster)
+
+    def append(epoch: int, sequence: int, count: int) -> int:
+        batch = encode_batch(numbered(0, count), producer=(producer_id, epoch, sequence))
+        try:
+            return producer._produce(TopicPartition(topic, 0), bytes(batch))[0]
+        except BrokerFailure as failure:
+            return -failure.code
+
+    try:
+        wait_until(lambda: append(0, 0, 3) >= 0)  # the leader of a new topic may not know it yet
+        assert append(0, 3, 2) == 3
+        assert append(1, 2, 1) == -ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "an epoch begins with sequence 0"
+        assert append(1, 0, 2) == 5
+        assert append(0, 5, 2) == -ErrorCode.INVALID_PRODUCER_EPOCH, "it would have been the next one"
+        assert append(0, 3, 2) == -ErrorCode.INVALID_PRODUCER_EPOCH, "nor is it a duplicate"
+        assert append(1, 2, 1) == 7
+    finally:
+        cluster.close()
+    assert end_offset(kafka_b, topic) == 8
 
 
 def known_end(flow: Flow, tp: TopicPartition) -> int:

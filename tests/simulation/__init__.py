@@ -10,7 +10,7 @@
   driver.py           the real `Lane` with simulated Spark jobs; reads the ledger and the offsets topic
   oracle.py           the invariants
   scenario.py         one run: topics, records, faults by seed
-  directed.py         fixed schedules
+  directed*.py        fixed schedules
   mutations.py        rules of the protocol, each reverted at run time
   machine.py          the same faults as rules of a Hypothesis state machine
 ============================================================================================================

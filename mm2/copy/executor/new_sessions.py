@@ -133,7 +133,7 @@ class NewSessions:
         cursor.outbox.paused = True
         cursor.shared_until, cursor.known_epoch = UNBOUNDED, -1
         self._log.info("a new copy session begins", partition=str(cursor.partition), position=cursor.window.position)
-        self._sessions.replace(cursor.partition, cursor.window.mark)
+        self._sessions.replace(cursor.partition, cursor.window.mark, is_preserved=cursor.gaps is not None)
         if cursor.gaps is not None:
             self._sessions.unsettled.add(cursor.partition)
         self.open({cursor.partition: cursor.window.position})
@@ -266,6 +266,10 @@ class NewSessions:
         if preserved:
             self._tasks.spawn(self._open_preserved(preserved))
         waiting = {tp: position for tp, position in positions.items() if tp not in preserved}
+        for tp in [*waiting]:
+            ending = self._sessions.ending.get(tp)
+            if ending is not None and ending.successor is not None and ending.end >= 0:  # all is known
+                self._open_one(self._cursors[tp], Mark(waiting.pop(tp), ending.end, 0), ending.successor)
         refused_since: float | None = None
         while waiting and not self._link.stop.is_set():
             targets = {self._cursors[tp].outbox.partition: tp for tp in waiting}

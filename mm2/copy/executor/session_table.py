@@ -102,9 +102,11 @@ class SessionTable:
             *others, last = ending.sessions
             self.ending[partition] = ending._replace(sessions=(*others, last._replace(mark=mark)))
 
-    def replace(self, partition: TopicPartition, mark: Mark) -> None:
+    def replace(self, partition: TopicPartition, mark: Mark, *, is_preserved: bool) -> None:
         """The current session ends at this mark, and a predecessor may have requests of it in flight (rule S9). The source is
         not the one that the predecessor has read, so records that appear later are compared by content.
+
+        Where offsets are preserved, the next session starts where the target ends.
         """
         session = self.current.get(partition)
         if session is not None:
@@ -112,7 +114,7 @@ class SessionTable:
             # Records that cannot be counted are copied at least once.
             is_counted = not self.why_not_counted(session)
             sessions = (*session.at(mark).after, ended)[-_ENDED_KEPT:] if is_counted else ()
-            self.ending[partition] = Ending(sessions, mark.target, successor=session.successor)
+            self.ending[partition] = Ending(sessions, -1 if is_preserved else mark.target, successor=session.successor)
 
     def forget_ended(self, partition: TopicPartition) -> None:
         """The position has been moved: records of ended sessions are no longer those from there on."""

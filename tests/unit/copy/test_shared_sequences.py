@@ -18,9 +18,9 @@ from mm2.copy.executor.outbox import OutboxState, OutgoingBatch
 from mm2.copy.executor.outgoing_records import CopiedRange
 from mm2.copy.executor.target_progress import FoundBatch, RevivedSession, TargetProgress
 from mm2.copy.session import UNBOUNDED, EndedSession, LedgerEntry, Mark, Session, Start
-from mm2.kafka.structs import ProducerIdentity
+from mm2.kafka.structs import OffsetInfo, ProducerIdentity
 from tests.unit.copy.batches import TP, Bench, batch, holed, marker, of_epoch, spoiled
-from tests.unit.copy.test_opening import ENTRY, SESSION, UNCOMMITTED, Scene, play
+from tests.unit.copy.test_opening import ENTRY, PRESERVED, SESSION, UNCOMMITTED, Scene, compared, play, preserving
 
 
 def taken_over(offset: int = 0, *, epoch: int | None = 3) -> Bench:
@@ -256,6 +256,7 @@ def test_the_next_session_has_the_next_epoch_of_the_producer() -> None:
     session = Session(ProducerIdentity(7, 2), Mark(50, 150, 0), UNCOMMITTED, (ended,))
     assert scene.sessions.current == {TP: session}
     assert (cursor.shared_until, outbox.needs_producer_id, outbox.paused) == (-1, True, True)
+    assert (scene.asked, len(scene.committed)) == ([], 1), "nothing is asked for it, and the ledger is written"
     scene.written()
     assert (outbox.identity, outbox.next, outbox.is_unverified, outbox.paused) == (
         ProducerIdentity(7, 2),
@@ -264,6 +265,28 @@ def test_the_next_session_has_the_next_epoch_of_the_producer() -> None:
         False,
     )
     assert (outbox.ended_sessions, outbox.end_offset, outbox.floor) == ((ended,), 150, 150)
+
+
+def test_with_preserved_offsets_the_next_session_starts_where_the_target_ends() -> None:
+    """A late batch may have been appended meanwhile, at the offsets of its records."""
+    scene = preserving()
+    scene.standings = [TargetProgress(50, 50, 4)]
+    compared(scene, [], [])
+    play(scene, lambda: scene.begin(Start(50, 40, PRESERVED)))
+    scene.written()
+    starts: Any = scene.new_sessions._preserved
+    starts._source_admin = starts._target_admin = scene
+    starts._target = SimpleNamespace(stable_ends=lambda asked: dict.fromkeys(asked, OffsetInfo(54, -1, -1)))
+    starts._first_difference = lambda *_: None
+    play(scene, lambda: scene.new_sessions.replace(scene.cursor))
+    session = scene.sessions.current[TP]
+    assert (session.producer, session.start, scene.cursor.window.mark) == (
+        ProducerIdentity(7, 2),
+        Mark(54, 54, 0),
+        Mark(54, 54, 0),
+    )
+    scene.written()
+    assert (scene.outbox.end_offset, scene.outbox.is_unverified) == (54, True)
 
 
 def test_until_it_is_in_the_ledger_a_successor_ends_the_old_session_before_its_first_record() -> None:
