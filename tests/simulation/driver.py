@@ -15,7 +15,9 @@ from typing import Any
 from mm2.copy import channel
 from mm2.copy.driver.batch import MicroBatch
 from mm2.copy.driver.lane import Lane
+from mm2.copy.executor.commits import state_of
 from mm2.copy.executor.copier import Copier
+from mm2.copy.executor.reports import progress_key
 from mm2.copy.ledger import Ledger
 from mm2.copy.session import Start
 from mm2.copy.spec import Assignment, CopySpec, PartitionProgress
@@ -141,6 +143,21 @@ class _Peer:
     def _lost(self) -> None:
         self._transport._closing = True
         self._protocol.connection_lost(None)
+
+
+class _CheckedCopier(Copier):
+    """Checks that partitions at rest are committed and reported as they are."""
+
+    def _report(self) -> None:
+        super()._report()
+        commits, reports = self._commits, self._reports
+        for tp, cursor in self._cursors.items():
+            if cursor not in self._awake.unreported and reports._reported.get(cursor) != progress_key(cursor):
+                raise AssertionError(f"{tp} has changed and is not reported: {progress_key(cursor)}")
+            if cursor not in self._awake.uncommitted:
+                is_written = commits._written.get(tp) == state_of(cursor) and self._positions.is_settled(tp)
+                if not is_written:
+                    raise AssertionError(f"{tp} has changed and is not committed: {state_of(cursor)}")
 
 
 class Driver:
@@ -271,7 +288,7 @@ class Driver:
         assignment = Assignment(batch.id, "driver", 1, batch.secret)
 
         async def main() -> str:
-            return await Copier(assignment, 0).run()
+            return await _CheckedCopier(assignment, 0).run()
 
         process.start(main())
 

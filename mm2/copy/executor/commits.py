@@ -16,6 +16,7 @@ import structlog
 
 from mm2.copy import channel
 from mm2.copy.executor import history
+from mm2.copy.executor.awake import AwakeCursors
 from mm2.copy.executor.cursor import Cursor, FormerLog
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.positions import Commit, PendingRecords, Positions
@@ -50,6 +51,7 @@ class Commits:
         sessions: Mapping[TopicPartition, Session],
         syncs: Syncs | None,
         arrived: Callable[[Cursor, SourceRange], None],
+        awake: AwakeCursors,
     ) -> None:
         self._cursors = cursors
         self._positions = positions
@@ -59,6 +61,7 @@ class Commits:
         self._sessions = sessions
         self._syncs = syncs
         self._arrived = arrived
+        self._awake = awake
         self._written: dict[TopicPartition, tuple[Any, ...]] = {}  # state of the last commit of each
         # Callbacks for a commit with that lease, or a later one.
         self._waiting: dict[TopicPartition, list[tuple[Lease, Callable[[], None]]]] = {}
@@ -80,11 +83,15 @@ class Commits:
         """
         self._watch_ledger()
         now = time.monotonic()
-        for tp, cursor in self._cursors.items():
+        uncommitted = self._awake.uncommitted
+        for cursor in list(uncommitted):
+            tp = cursor.partition
             cursor.rate.measure(now, cursor.window.bytes)
-            is_written = self._written.get(tp) == _state_of(cursor)
+            is_written = self._written.get(tp) == state_of(cursor)
             if not (is_written and self._positions.is_settled(tp, ending=ending)):
                 self._commit_one(cursor)
+            elif not ending and cursor.is_at_rest and not self._positions.busy(tp):
+                del uncommitted[cursor]
         self._positions.flush()
         if self._syncs is not None:
             self._syncs.commit()
@@ -92,6 +99,7 @@ class Commits:
     def then(self, cursor: Cursor, call: Callable[[], None]) -> None:
         """Write a cursor's entry as it is now or later, and call ``call`` when it is written."""
         # A commit in flight was computed before.
+        self._awake.wake(cursor)
         due = self._positions.lease(cursor.partition).following()
         self._waiting.setdefault(cursor.partition, []).append((due, call))
         if not self._positions.busy(cursor.partition):
@@ -126,7 +134,7 @@ class Commits:
 
     def _is_all_written(self) -> bool:
         return all(
-            cursor.window.position < 0 or self._written.get(tp, ())[:3] == _state_of(cursor)[:3]
+            cursor.window.position < 0 or self._written.get(tp, ())[:3] == state_of(cursor)[:3]
             for tp, cursor in self._cursors.items()
         )
 
@@ -192,10 +200,11 @@ class Commits:
         self._write(cursor, self.entry(cursor))
 
     def _write(self, cursor: Cursor, entry: LedgerEntry) -> None:
-        self._written[cursor.partition] = _state_of(cursor)
+        self._written[cursor.partition] = state_of(cursor)
         self._positions.commit(Commit(entry, *cursor.window.trail.take_changed()))
 
     def _commit_again(self, cursor: Cursor) -> None:
+        self._awake.wake(cursor)
         self._commit_one(cursor)
         self._positions.flush()
 
@@ -223,7 +232,7 @@ class Commits:
             note = f"at least once: the ledger {self._ledger_topic} cannot be written: {known}"
             self._log.error(note)
             for cursor in self._cursors.values():
-                cursor.conditions.note = note
+                cursor.annotate(note)
             self._ledger = None
             self._positions.without_ledger()
 
@@ -278,7 +287,7 @@ class TransactionCommits(Commits):
         del ending
         self._watch_ledger()
         now = time.monotonic()
-        for cursor in self._cursors.values():
+        for cursor in self._awake.uncommitted:
             cursor.rate.measure(now, cursor.window.bytes)
         self._positions.flush()
 
@@ -302,7 +311,7 @@ class TransactionCommits(Commits):
             return
         for tp, cursor in self._cursors.items():
             stands = cursor.window.position >= 0 and cursor.window.position == (self._positions.committed.get(tp) or 0)
-            if stands and not self._positions.busy(tp) and self._written.get(tp) != _state_of(cursor):
+            if stands and not self._positions.busy(tp) and self._written.get(tp) != state_of(cursor):
                 self._previous[tp] = self._current_commit(cursor)
                 self._commit_one(cursor)
 
@@ -454,7 +463,7 @@ class TransactionCommits(Commits):
         )
 
 
-def _state_of(cursor: Cursor) -> tuple[Any, ...]:
+def state_of(cursor: Cursor) -> tuple[Any, ...]:
     """The part of the state whose change requires a ledger write. The rate alone does not."""
     return _state(
         cursor.window.mark, len(cursor.lost), cursor.window.foreign, cursor.current_condition(), cursor.conditions.note

@@ -254,8 +254,9 @@ class ContinuedSessions:
     def _copy_at_least_once(
         self, cursor: Cursor, entry: LedgerEntry, why: str, positions: dict[TopicPartition, int | None]
     ) -> None:
-        cursor.conditions.note = f"at least once: {why}"
-        self._log.warning(cursor.conditions.note, partition=str(cursor.partition))
+        note = f"at least once: {why}"
+        cursor.annotate(note)
+        self._log.warning(note, partition=str(cursor.partition))
         positions[cursor.partition] = entry.mark.source
 
     def _question(self, cursor: Cursor, entry: LedgerEntry, session: Session) -> ProgressQuestion:
@@ -406,7 +407,7 @@ class ContinuedSessions:
             note = f"at least once: after a crash the progress could not be looked up: {answer}"
             for cursor in self._cursors.values():
                 if cursor.outbox.partition.topic == target.topic:
-                    cursor.conditions.note = note
+                    cursor.annotate(note)
 
 
 def _is_lost(entry: LedgerEntry, progress: TargetProgress) -> bool:

@@ -16,6 +16,7 @@ from typing import Any, Final
 import structlog
 
 from mm2.copy import channel
+from mm2.copy.executor.awake import AwakeCursors
 from mm2.copy.executor.background import BackgroundTasks
 from mm2.copy.executor.changes import REENCODING_SLICE_S, Changer, TimeSlice, record_changes
 from mm2.copy.executor.commits import Commits, TransactionCommits
@@ -60,7 +61,8 @@ class Copier:
     def __init__(self, assignment: Assignment, attempt: int) -> None:
         self._link = DriverLink(assignment, attempt, DRAIN_TIMEOUT_S)
         self._cursors: dict[TopicPartition, Cursor] = {}
-        self._reports = Reports(self._link, self._cursors)
+        self._awake = AwakeCursors()
+        self._reports = Reports(self._link, self._awake)
         self._quarantine: Quarantine | None = None
         self._changer: Changer | None = None
         self._learning: asyncio.Task[None] | None = None
@@ -106,7 +108,9 @@ class Copier:
                 may_send=link.may_write,
             )
             self._source, self._sink = endpoints.source, endpoints.sink
-            self._events = PartitionEvents(link, self._source, self._sink, self._cursors, self._reports.tally)
+            self._events = PartitionEvents(
+                link, self._source, self._sink, self._cursors, self._reports.tally, self._awake
+            )
             link.on_message = self._on_message
             if await self._prepared():
                 link.send({"type": "ready"})
@@ -140,8 +144,9 @@ class Copier:
             outbox = sink.outbox(part.target, idempotent=True, transactional=spec.transactions is not None)
             cursor = Cursor(part, outbox, self._events, spec.read_committed, self._changer, limit, reencoding)
             self._cursors[part.source] = cursor
+            self._awake.wake(cursor)
             if spec.changes is not None and spec.changes.not_repeatable:
-                cursor.conditions.note = f"at least once: {spec.changes.not_repeatable}"
+                cursor.annotate(f"at least once: {spec.changes.not_repeatable}")
             cursor.suspended = True  # until its start position is known: an early end must not report a position
             self._events.own(cursor)
         since = time.monotonic()
@@ -247,8 +252,8 @@ class Copier:
         )
         shared = self._cursors, self._positions, ledger, spec.ledger_topic, self._sink, self._sessions.current
         if spec.transactions is None:
-            return Commits(*shared, self._endpoints.syncs, self._reports.arrived)
-        return TransactionCommits(self._link, *shared, self._endpoints.syncs, self._reports.arrived)
+            return Commits(*shared, self._endpoints.syncs, self._reports.arrived, self._awake)
+        return TransactionCommits(self._link, *shared, self._endpoints.syncs, self._reports.arrived, self._awake)
 
     async def _begun(self) -> bool:
         """Take over from the predecessor and start every partition at its position; False at the stop."""
@@ -373,15 +378,16 @@ class Copier:
         for tp, cursor in self._cursors.items():
             if tp in wanted:
                 cursor.pause(*wanted[tp])
-            else:
-                cursor.conditions.paused = None
+            elif cursor.conditions.paused is not None:
+                cursor.resume()
         self._source.reconsider(self._cursors)
 
     def _has_room(self) -> bool:
-        if sum(cursor.window.waiting_bytes for cursor in self._cursors.values()) < ROOM_BYTES:
+        awake = self._awake.uncommitted  # at rest nothing waits
+        if sum(cursor.window.waiting_bytes for cursor in awake) < ROOM_BYTES:
             return True
         # Batches that the target rejects wait until the cause is fixed. They must not block other partitions.
-        waiting = (cursor.window.waiting_bytes for cursor in self._cursors.values() if not cursor.stuck)
+        waiting = (cursor.window.waiting_bytes for cursor in awake if not cursor.stuck)
         return sum(waiting) < ROOM_BYTES
 
     # -- reports -------------------------------------------------------------------------------------------------------

@@ -52,6 +52,9 @@ class Owner(Protocol):
     def reads_committed(self) -> bool:
         """Whether the source is read up to the last stable offset only, also because of another partition."""
 
+    def wake(self, cursor: Cursor) -> None:
+        """Its state changes: it has to be committed and reported, see `Cursor.is_at_rest`."""
+
     def put(self, outbox: Outbox, outgoing: OutgoingBatch) -> None:
         """Send a batch."""
 
@@ -269,6 +272,13 @@ class Cursor:
         return self.conditions.stop is not None
 
     @property
+    def is_at_rest(self) -> bool:
+        """Whether its state does not change before `Owner.wake`: nothing is in flight, and it waits for nothing."""
+        is_lasting = self.conditions.stop is not None or self.conditions.paused is not None
+        is_waiting = self.high_watermark > self.offset and not is_lasting  # the state may depend on the time
+        return not (is_waiting or self.suspended or self.window.entries) and self.outbox.idle
+
+    @property
     def has_ended(self) -> bool:
         """Whether it has stopped, and nothing that was read is still to be copied."""
         error = self.outbox.last_error
@@ -281,6 +291,7 @@ class Cursor:
 
     def take(self, fetched: Fetched) -> None:
         """Turn fetched batches into outgoing batches. A corrupt batch stops this partition only."""
+        self.owner.wake(self)
         self.high_watermark = self.known_end = fetched.high_watermark
         self.last_stable = fetched.last_stable_offset
         if self.shared_until == UNBOUNDED and self.owner.epoch_read(self) == self.known_epoch:
@@ -310,10 +321,12 @@ class Cursor:
 
     def source_recreated(self, topic_id: str) -> None:
         """The topic was recreated."""
+        self.owner.wake(self)
         self.owner.source_recreated(self, topic_id)
 
     def diverged(self, epoch: int, end_offset: int) -> None:
         """The source log was truncated to this leader epoch and offset (KIP-595, diverging epoch)."""
+        self.owner.wake(self)
         if epoch < self.leader_epoch:
             end_offset, epoch = history.common_end(self.epochs, epoch, end_offset)
         if self.predecessor.remaining and end_offset >= self.offset:
@@ -323,6 +336,7 @@ class Cursor:
 
     def unvalidated(self) -> None:
         """The log of a new leader has to be compared with what was read, before anything is read from it."""
+        self.owner.wake(self)
         self.owner.unvalidated(self)
 
     def compare(self, epoch: int = -1) -> None:
@@ -342,6 +356,7 @@ class Cursor:
         """Read nothing more before another session has begun: the source has changed where a predecessor may have read it, or a
         record was left out that a successor would count.
         """
+        self.owner.wake(self)
         if not self.suspended:
             self.suspended = True
             self.when_idle(lambda: self.owner.replace_session(self))
@@ -354,12 +369,24 @@ class Cursor:
 
     def set_read_error(self, state: PartitionState, reason: str) -> None:
         """Reading is blocked at the moment."""
+        self.owner.wake(self)
         self.conditions.set_read(state, reason, max(self.offset, self.window.position))
 
     def pause(self, reason: str, since_ms: int) -> None:
         """Stop reading. Records that were read are still copied."""
+        self.owner.wake(self)
         offset = max(self.offset, self.window.position)
         self.conditions.paused = PartitionCondition(PartitionState.PAUSED, brief(reason), offset, since_ms)
+
+    def resume(self) -> None:
+        """Continue reading after a pause."""
+        self.owner.wake(self)
+        self.conditions.paused = None
+
+    def annotate(self, note: str) -> None:
+        """Report a message that stops nothing."""
+        self.owner.wake(self)
+        self.conditions.note = note
 
     def fail(self, state: PartitionState, reason: str, *, at_source: bool = False) -> None:
         """Stop this partition; the others continue.
@@ -367,6 +394,7 @@ class Cursor:
         ``at_source``: the reason is on the source, so records that were read are still copied. A reason on the target
         that is found meanwhile replaces it.
         """
+        self.owner.wake(self)
         conditions = self.conditions
         if conditions.stop is None or (conditions.is_stopped_at_source and not at_source):
             conditions.is_stopped_at_source = at_source
@@ -376,6 +404,7 @@ class Cursor:
 
     def stop_with(self, condition: PartitionCondition) -> None:
         """Stop this partition for a known reason, before anything is read."""
+        self.owner.wake(self)
         self.conditions.stop = condition
         self.owner.stopped(self)
 
@@ -387,6 +416,7 @@ class Cursor:
 
         If nothing has been copied yet, all current records of the source are a backlog.
         """
+        self.owner.wake(self)
         self.backlog_end = 0 if mark.records or skip else -1
         self.offset = mark.source
         self.epochs = history.before(self.epochs, mark.source)
@@ -409,6 +439,7 @@ class Cursor:
 
     def move(self, offset: int) -> None:
         """Continue at an offset from which the source has other records; not while anything is in flight."""
+        self.owner.wake(self)
         self.window.on_empty = None
         self.predecessor.conclude()
         self.window.trail.cut(offset)
@@ -441,6 +472,7 @@ class Cursor:
 
     def jump(self, offset: int, reason: str) -> None:
         """Continue at another source offset; offsets that are left out are counted under ``reason``."""
+        self.owner.wake(self)
         predecessor = self.predecessor
         if offset > self.offset:
             predecessor.has_holes = predecessor.has_holes or predecessor.remaining > 0
@@ -454,6 +486,7 @@ class Cursor:
 
     def add_lost_range(self, first: int, after: int, reason: str) -> None:
         """Record a range that will never be copied."""
+        self.owner.wake(self)
         self.lost.append(Lost(first, after, reason, now_ms()))
 
     def kept_losses(self) -> tuple[tuple[Lost, ...], int]:

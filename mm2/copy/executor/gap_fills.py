@@ -190,7 +190,7 @@ class GapFills:
     async def _fill_by_transactions(self, cursor: Cursor) -> None:
         """Take up the next offsets of a cursor without a right that hosted clusters rarely grant."""
         queue = _queue(cursor)
-        cursor.conditions.note = _SLOWER
+        cursor.annotate(_SLOWER)
         version = queue.version
         first, after = queue.next_gap
         start = max(first, queue.reached)

@@ -307,8 +307,8 @@ class NewSessions:
         for tp, position in positions.items():
             cursor = self._cursors[tp]
             self._leave_former_topic(cursor, position)
-            cursor.conditions.note = note
-            self._log.warning(cursor.conditions.note, partition=str(tp))
+            cursor.annotate(note)
+            self._log.warning(note, partition=str(tp))
             cursor.window.trail.settle()
             cursor.begin(Mark(position, -1, 0))
             cursor.shared_until = -1

@@ -124,6 +124,7 @@ class Outbox:
     on_inconsistent: Callable[[str], None] | None = None
     on_uncertain: Callable[[str], None] | None = None  # a batch is resent that may be on the target
     on_throttled: Callable[[str, float], None] | None = None  # by what, and for how many seconds
+    on_error: Callable[[], None] | None = None  # `last_error` has changed
     looked_up: bool = False
     waits_for_commit: bool = False
     enrolled: bool = True  # part of the open transaction, or of none
@@ -150,7 +151,18 @@ class Outbox:
     stopped: bool = False  # permanently in this micro-batch
     end_offset: int = -1  # target offset after the last acknowledged record, or marker behind it
     is_preserved: bool = False  # all before ``end_offset`` was acknowledged to this session or its predecessors
-    last_error: KafkaFailure | None = None  # the last error, until an acknowledgement
+    _last_error: KafkaFailure | None = None
+
+    @property
+    def last_error(self) -> KafkaFailure | None:
+        """The last error, until an acknowledgement."""
+        return self._last_error
+
+    @last_error.setter
+    def last_error(self, error: KafkaFailure | None) -> None:
+        self._last_error = error
+        if self.on_error is not None:
+            self.on_error()
 
     @property
     def idle(self) -> bool:

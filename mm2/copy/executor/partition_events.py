@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import structlog
 
+from mm2.copy.executor.awake import AwakeCursors
 from mm2.copy.executor.commits import Commits
 from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.dead_letters import Quarantine
@@ -31,13 +32,20 @@ class PartitionEvents:
     """The `Owner` of all cursors of a micro-batch. `attach` completes it, before anything is read or written."""
 
     def __init__(
-        self, link: DriverLink, source: Source, sink: Sink, cursors: Mapping[TopicPartition, Cursor], tally: Tally
+        self,
+        link: DriverLink,
+        source: Source,
+        sink: Sink,
+        cursors: Mapping[TopicPartition, Cursor],
+        tally: Tally,
+        awake: AwakeCursors,
     ) -> None:
         self._link = link
         self._source = source
         self._sink = sink
         self._cursors = cursors
         self.tally = tally
+        self._awake = awake
         self._log = structlog.get_logger(__name__)
 
     def attach(
@@ -65,7 +73,12 @@ class PartitionEvents:
         outbox.on_recreated = lambda: self._losses.target_recreated(cursor)
         outbox.on_truncated = functools.partial(self.target_truncated, cursor)
         outbox.on_inconsistent = functools.partial(cursor.fail, PartitionState.INCONSISTENT)
-        outbox.on_uncertain = functools.partial(setattr, cursor.conditions, "note")
+        outbox.on_uncertain = cursor.annotate
+        outbox.on_error = functools.partial(self.wake, cursor)
+
+    def wake(self, cursor: Cursor) -> None:
+        """The state of a cursor changes."""
+        self._awake.wake(cursor)
 
     @property
     def reads_committed(self) -> bool:
@@ -181,7 +194,7 @@ class PartitionEvents:
         if not outbox.looked_up:
             # Without a look-up the progress is unknown; a new producer resends.
             self._log.warning("the target forgot the producer id; using a new one", partition=str(outbox.partition))
-            cursor.conditions.note = "at least once: the target forgot the producer id"
+            cursor.annotate("at least once: the target forgot the producer id")
             cursor.outbox.queue.clear()
             cursor.outbox.failures = 0
             cursor.outbox.paused = False

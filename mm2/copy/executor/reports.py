@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from typing import Any, Final
 
+from mm2.copy.executor.awake import AwakeCursors
 from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.window import SourceRange
 from mm2.copy.spec import PartitionProgress
 from mm2.copy.tally import Tally
-from mm2.kafka.structs import TopicPartition
 
 _LATENCY_SAMPLES: Final = 4096
 
@@ -19,11 +18,11 @@ _LATENCY_SAMPLES: Final = 4096
 class Reports:
     """Counts what was copied, and reports partitions that have changed. Each report also asks for the lease."""
 
-    def __init__(self, link: DriverLink, cursors: Mapping[TopicPartition, Cursor]) -> None:
+    def __init__(self, link: DriverLink, awake: AwakeCursors) -> None:
         self._link = link
-        self._cursors = cursors
+        self._awake = awake
         self.tally = Tally()
-        self._reported: dict[TopicPartition, tuple[Any, ...]] = {}
+        self._reported: dict[Cursor, tuple[Any, ...]] = {}
         self._clocks_apart_s = 0.0  # difference between wall clock and monotonic clock
         self._latencies: list[int] = []
 
@@ -48,11 +47,14 @@ class Reports:
         """Report to the driver; ``failure`` is why nothing can be copied at the moment."""
         self.compare_clocks()
         rows = []
-        for tp, cursor in self._cursors.items():
-            seen = _progress_key(cursor)
-            if self._reported.get(tp) != seen:
-                self._reported[tp] = seen
+        unreported = self._awake.unreported
+        for cursor in list(unreported):
+            seen = progress_key(cursor)
+            if self._reported.get(cursor) != seen:
+                self._reported[cursor] = seen
                 rows.append(progress_of(cursor).to_row())
+            elif cursor.is_at_rest:
+                del unreported[cursor]
         tally = {"tally": self.tally.to_json()} if rows else {}
         message = {"type": "progress", "partitions": rows, "latency_ms": self._latency(), "failure": failure}
         self._link.ask({**message, **tally})
@@ -90,9 +92,8 @@ def progress_of(cursor: Cursor) -> PartitionProgress:
     )
 
 
-def _progress_key(cursor: Cursor) -> tuple[Any, ...]:
-    """A value that changes whenever `progress_of` changes. It costs a tenth of it, and most of thousands of partitions
-    do not move.
+def progress_key(cursor: Cursor) -> tuple[Any, ...]:
+    """A value that changes whenever `progress_of` changes. It costs a tenth of it.
 
     Gaps grow only where the position moves.
     """

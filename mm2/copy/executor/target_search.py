@@ -85,10 +85,9 @@ class TargetSearch:
             self._compare(cursor, prints)
             return
         if not self._link.stop.is_set():
-            cursor.conditions.note = (
-                f"at least once: it is unknown which records of {cursor.partition} are on the target after a crash"
-            )
-            self._log.warning(cursor.conditions.note)
+            note = f"at least once: it is unknown which records of {cursor.partition} are on the target after a crash"
+            cursor.annotate(note)
+            self._log.warning(note)
             self._new_sessions.open_again(cursor, cursor.window.mark)
 
     def _first_uncertain(self, cursor: Cursor) -> int:
@@ -124,8 +123,9 @@ class TargetSearch:
         cursor.predecessor.with_time = prints.with_time
         if len(cursor.predecessor.fingerprints) < cursor.predecessor.remaining:
             # They are in the count, but those left on the source count as new.
-            cursor.conditions.note = f"at least once: {cursor.spec.target} was compacted while copying was stopped"
-            self._log.warning(cursor.conditions.note)
+            note = f"at least once: {cursor.spec.target} was compacted while copying was stopped"
+            cursor.annotate(note)
+            self._log.warning(note)
             cursor.window.records += cursor.predecessor.remaining - len(cursor.predecessor.fingerprints)
             cursor.predecessor.remaining = len(cursor.predecessor.fingerprints)
             cursor.window.target = -1

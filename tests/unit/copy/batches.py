@@ -45,6 +45,10 @@ class Owner:
         self.epoch: int | None = None  # of the source's leader
         self.reads_committed = False  # whether the source is read up to the last stable offset
         self.tally = Tally()
+        self.woken = 0
+
+    def wake(self, _cursor: Cursor) -> None:
+        self.woken += 1
 
     def put(self, outbox: Outbox, outgoing: OutgoingBatch) -> None:
         outbox.queue.append(outgoing)
@@ -154,11 +158,7 @@ class Bench:
 
     def fetch(self, *batches: bytes | bytearray, end: int = 1000, stable: int = 900, **fields: Any) -> None:
         """One answer of the source."""
-        records = memoryview(bytearray(b"".join(batches)))
-        values: dict[str, Any] = {"error_code": 0, "log_start_offset": 0, "aborted": (), **fields}
-        self.cursor.take(
-            Fetched(topic_partition=TP, high_watermark=end, last_stable_offset=stable, records=records, **values)
-        )
+        self.cursor.take(fetched(*batches, end=end, stable=stable, **fields))
 
     def fetch_each(self, *batches: bytes | bytearray, **fields: Any) -> None:
         """An answer for each batch: tiny ones that come together are merged."""
@@ -191,6 +191,13 @@ def view_of(data: memoryview | bytes | bytearray) -> BatchView:
 def record(offset: int) -> Record:
     """The record that stands at an offset, wherever a batch holds it."""
     return Record(b"k%03d" % offset, b"v", (), 1000 + offset, offset)
+
+
+def fetched(*batches: bytes | bytearray, end: int = 1000, stable: int = 900, **fields: Any) -> Fetched:
+    """The partition's part of an answer of the source."""
+    records = memoryview(bytearray(b"".join(batches)))
+    values: dict[str, Any] = {"error_code": 0, "log_start_offset": 0, "aborted": (), **fields}
+    return Fetched(topic_partition=TP, high_watermark=end, last_stable_offset=stable, records=records, **values)
 
 
 def batch(first: int, count: int, **options: Any) -> bytearray:

@@ -12,6 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from mm2.copy import channel
+from mm2.copy.executor.awake import AwakeCursors
 from mm2.copy.executor.commits import Commits, TransactionCommits
 from mm2.copy.executor.conditions import Conditions
 from mm2.copy.executor.copier import ROOM_BYTES, Copier
@@ -155,6 +156,9 @@ def test_a_pause_message_replaces_all_pauses_and_the_source_reconsiders() -> Non
         def pause(self, *why: object) -> None:
             self.conditions.paused = why
 
+        def resume(self) -> None:
+            self.conditions.paused = None
+
     class Source:
         def __init__(self) -> None:
             self.asked: list[TopicPartition] = []
@@ -206,6 +210,7 @@ def test_between_transactions_the_ledger_gets_unmoved_partitions_once_and_no_mov
         {},
         None,
         lambda _cursor, _copied: None,
+        AwakeCursors(),
     )
     bench.cursor.pause("paused by ann", 5)
     commits.commit_unmoved()
@@ -252,6 +257,7 @@ def test_a_hand_off_after_a_lookup_is_clean_only_after_an_acknowledgement() -> N
         {tp: session},
         None,
         lambda _cursor, _copied: None,
+        AwakeCursors(),
     )
 
     def starts() -> list[tuple[bool, int]]:
@@ -285,6 +291,7 @@ def test_only_a_deleted_or_permanently_rejecting_ledger_is_abandoned(code: int, 
         {},
         None,
         lambda _cursor, _copied: None,
+        AwakeCursors(),
     )
     commits._ledger_unavailable_s = time.monotonic() - 60
     commits.commit()
@@ -294,7 +301,7 @@ def test_only_a_deleted_or_permanently_rejecting_ledger_is_abandoned(code: int, 
 def events_of(removed: list[TopicPartition]) -> PartitionEvents:
     """``removed``: partitions that are no longer read."""
     source: Any = SimpleNamespace(remove=removed.append)
-    return PartitionEvents(DriverLink(ASSIGNMENT, 0, 8), source, cast(Any, None), {}, Tally())
+    return PartitionEvents(DriverLink(ASSIGNMENT, 0, 8), source, cast(Any, None), {}, Tally(), AwakeCursors())
 
 
 @pytest.mark.parametrize(("at_source", "stopped"), [(True, False), (False, True)])
@@ -312,7 +319,7 @@ def test_a_micro_batch_that_ends_before_it_is_ready_reports_its_partitions() -> 
     own = Copier(ASSIGNMENT, 0)
     bench = Bench()
     source: Any = SimpleNamespace(reads_committed=True)
-    bench.cursor.owner = PartitionEvents(own._link, source, cast(Any, None), own._cursors, Tally())
+    bench.cursor.owner = PartitionEvents(own._link, source, cast(Any, None), own._cursors, Tally(), AwakeCursors())
     assert progress_of(bench.cursor).state == PartitionState.RUNNING
 
 
@@ -320,7 +327,7 @@ def test_unsent_batches_of_a_stopped_partition_do_not_keep_others_from_being_rea
     own = Copier(ASSIGNMENT, 0)
     bench = Bench()
     bench.cursor.owner = events_of([])
-    own._cursors[bench.cursor.partition] = bench.cursor
+    own._awake.wake(bench.cursor)
     bench.cursor.window.waiting_bytes = ROOM_BYTES
     assert not own._has_room()
     bench.cursor.fail(PartitionState.INCONSISTENT, "contradiction")

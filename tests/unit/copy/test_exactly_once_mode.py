@@ -133,6 +133,7 @@ class Scene:
             {},
             None,
             copier._reports.arrived,
+            copier._awake,
         )
         self.commits.commit_unmoved()
         self.sent: list[int] = []
@@ -154,7 +155,7 @@ class Scene:
             self.commits.then,
         )
         nothing: Any = None
-        self.events = PartitionEvents(copier._link, copier._source, nothing, copier._cursors, Tally())
+        self.events = PartitionEvents(copier._link, copier._source, nothing, copier._cursors, Tally(), copier._awake)
         self.events.attach(nothing, nothing, self.losses, self.commits, None, nothing)
         self.cursor.window.on_acked = functools.partial(self.events.acked, self.cursor)
 
