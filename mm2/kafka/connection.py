@@ -69,6 +69,7 @@ class Connection:
         self._stream = stream
         self._settings = settings
         self._versions: dict[int, tuple[int, int]] = {}
+        self._topics = metadata.KnownTopics()
         self._in_flight: deque[_InFlight] = deque()
         self._correlation_id = 0
         self._reauthenticate_at: float | None = None
@@ -304,7 +305,7 @@ class Connection:
             check_frame(frame)
             correlation_id, position = _read_header(frame, oldest.response_class)
             if correlation_id == oldest.correlation_id:
-                response = _decoded(frame[position:], oldest.response_class)
+                response = _decoded(frame[position:], oldest.response_class, self._topics)
                 self._answered = self._answered or oldest.name not in _HANDSHAKES
                 return response
         except Exception as error:  # any bytes may have been sent, and the decoder asserts some of its assumptions
@@ -434,9 +435,9 @@ def response_class_of(request: Any) -> Any:
         return request.header.get_response_class()
 
 
-def _decoded(body: memoryview, response_class: Any) -> Any:
+def _decoded(body: memoryview, response_class: Any, topics: metadata.KnownTopics) -> Any:
     if response_class.API_KEY == metadata.API_KEY:
-        return metadata.decode(body, response_class._class_version)  # noqa: SLF001 - as in _read_header
+        return metadata.decode(body, response_class._class_version, topics)  # noqa: SLF001 - as in _read_header
     response = decode(body, response_class)
     check_nulls(response)
     return response

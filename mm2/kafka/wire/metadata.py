@@ -63,8 +63,34 @@ class MetadataAnswer:
     error_code: int = 0
 
 
-def decode(frame: memoryview, version: int) -> MetadataAnswer:
-    """Decode an answer without its header. Raises struct.error, IndexError, ValueError or CorruptBatch for anything else."""
+class KnownTopics:
+    """The topics of the newest answer about many topics, each with its bytes.
+
+    Most topics do not change from one answer to the next, and to compare their bytes takes a fifth of the time to decode them.
+    """
+
+    def __init__(self) -> None:
+        self._version = -1
+        self._topics: dict[str, tuple[bytes, TopicAnswer]] = {}
+
+    def find(self, version: int, name: str | None, data: bytes, at: int) -> tuple[int, TopicAnswer] | None:
+        """The topic whose bytes begin at ``at``, and where they end; None if it is not known, or has changed."""
+        known = self._topics.get(name) if name is not None and version == self._version else None
+        if known is None or not data.startswith(known[0], at):
+            return None
+        return at + len(known[0]), known[1]
+
+    def remember(self, version: int, topics: dict[str, tuple[bytes, TopicAnswer]]) -> None:
+        """Keep the topics of an answer. One about few topics does not replace the others."""
+        if 2 * len(topics) > len(self._topics) or version != self._version:
+            self._version, self._topics = version, topics
+
+
+def decode(frame: memoryview, version: int, known: KnownTopics | None = None) -> MetadataAnswer:
+    """Decode an answer without its header. Raises struct.error, IndexError, ValueError or CorruptBatch for anything else.
+
+    ``known`` has topics of earlier answers, and gets those of this one.
+    """
     data = bytes(frame)
     reader = Reader(memoryview(data))
     compact = version >= FLEXIBLE_FROM
@@ -74,13 +100,21 @@ def decode(frame: memoryview, version: int) -> MetadataAnswer:
     cluster_id = reader.string(compact=compact) if version >= 2 else None
     controller_id = reader.int32()
     partitions = _partitions_reader(data, version)
-    topics = tuple(_topic(reader, version, partitions) for _ in range(_count(reader, compact=compact)))
+    known = known or KnownTopics()
+    topics = []
+    slices: dict[str, tuple[bytes, TopicAnswer]] = {}
+    for _ in range(_count(reader, compact=compact)):
+        at = reader.at
+        topic = _topic(reader, version, partitions, data, known)
+        topics.append(topic)
+        slices[topic.name] = (data[at : reader.at], topic)
+    known.remember(version, slices)
     if version in _CLUSTER_OPERATIONS:
         reader.int32()
     error_code = reader.int16() if version >= _ERROR_FROM else 0
     if compact:
         reader.tags()
-    return MetadataAnswer(version, brokers, cluster_id, controller_id, topics, error_code)
+    return MetadataAnswer(version, brokers, cluster_id, controller_id, tuple(topics), error_code)
 
 
 def _broker(reader: Reader, *, compact: bool) -> Broker:
@@ -91,10 +125,19 @@ def _broker(reader: Reader, *, compact: bool) -> Broker:
     return Broker(node_id, _not_null(host), port, rack)
 
 
-def _topic(reader: Reader, version: int, partitions: Callable[[Reader], dict[int, PartitionInfo]]) -> TopicAnswer:
-    compact = version >= FLEXIBLE_FROM
+def _topic(
+    reader: Reader,
+    version: int,
+    partitions: Callable[[Reader], dict[int, PartitionInfo]],
+    data: bytes,
+    known: KnownTopics,
+) -> TopicAnswer:
+    compact, at = version >= FLEXIBLE_FROM, reader.at
     error_code = reader.int16()
     name = reader.string(compact=compact)
+    if (same := known.find(version, name, data, at)) is not None:
+        reader.at, topic = same
+        return topic
     topic_id = topic_id_text(uuid.UUID(bytes=bytes(reader.bytes_view(16)))) if version >= _TOPIC_IDS_FROM else ""
     (internal,) = reader.bytes_view(1)
     found = partitions(reader)

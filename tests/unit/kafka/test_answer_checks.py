@@ -94,6 +94,9 @@ def test_an_integer_that_never_ends_is_refused() -> None:
     assert str(failure) == "The broker x:1 sent an answer to a Metadata request that cannot be read."
     with pytest.raises(CorruptBatch):
         check_frame(memoryview(b"\x80" * 4096))
+    for before in (0, 1, 63, 64, 65, 5000):  # not every byte is looked at
+        with pytest.raises(CorruptBatch):
+            check_frame(memoryview(bytes(before) + b"\xff" * 4096 + bytes(100)))
     check_frame(memoryview((b"\xe4\xb8\xad" * 1000 + b".") * 1000))
     check_frame(memoryview((b"\xff" * 4095 + b"\x01") * 8192))  # the search of a 32 MB answer may not take minutes
 

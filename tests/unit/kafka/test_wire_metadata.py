@@ -14,7 +14,7 @@ from kafka.protocol.metadata import MetadataResponse
 
 from mm2.kafka.errors import CorruptBatch
 from mm2.kafka.structs import Broker, PartitionInfo, topic_id_text
-from mm2.kafka.wire.metadata import MetadataAnswer, decode
+from mm2.kafka.wire.metadata import KnownTopics, MetadataAnswer, decode
 
 VERSIONS = range(1, 14)
 _TOPIC = MetadataResponse.MetadataResponseTopic
@@ -101,6 +101,56 @@ def test_every_answer_is_read_as_kafka_python_reads_it(version: int, values: dic
     found = [(code, (i.name, i.topic_id, i.internal, i.partitions), operations) for code, i, operations in shown]
     assert (brokers, cluster_id, controller_id, found, error_code) == theirs(data, version)
     assert all([*i.partitions] == sorted(i.partitions) for _, i, _ in shown)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@settings(max_examples=30)
+@given(pool=st.lists(topics, min_size=1, max_size=6), data=st.data())
+def test_answers_are_the_same_with_topics_of_earlier_ones(version: int, pool: list[Any], data: st.DataObject) -> None:
+    """The pool has topics with the same name that differ in other fields."""
+    values: dict[str, Any] = {"throttle_time_ms": 0, "brokers": [], "cluster_id": "c", "controller_id": 1}
+    known = KnownTopics()
+    for _ in range(3):
+        chosen = data.draw(st.lists(st.sampled_from(pool), max_size=4))
+        answer = encoded(version, {**values, "topics": chosen, "authorized_operations": None, "error_code": 0})
+        assert decode(memoryview(answer), version, known) == decode(memoryview(answer), version)
+
+
+def answer_about(*names: str, leader: int = 1) -> memoryview:
+    """An answer of version 13 about topics of one partition each."""
+    led = _PARTITION(
+        error_code=0, partition_index=0, leader_id=leader, leader_epoch=1, replica_nodes=[1], isr_nodes=[1],
+        offline_replicas=[],
+    )  # fmt: skip
+    fields = {"error_code": 0, "topic_id": uuid.UUID(int=1), "is_internal": False, "authorized_operations": None}
+    values = {
+        "throttle_time_ms": 0,
+        "brokers": [],
+        "cluster_id": "c",
+        "controller_id": 1,
+        "topics": [_TOPIC(name=name, partitions=[led], **fields) for name in names],
+        "authorized_operations": None,
+        "error_code": 0,
+    }
+    return memoryview(encoded(13, values))
+
+
+def test_only_topics_that_have_changed_are_decoded_again() -> None:
+    known = KnownTopics()
+    a, b = decode(answer_about("a", "b"), 13, known).topics
+    decode(answer_about("b"), 13, known)  # about fewer topics
+    again = decode(answer_about("a", "b"), 13, known).topics
+    assert again[0] is a
+    assert again[1] is b
+    (moved, _) = decode(answer_about("a", "b", leader=2), 13, known).topics
+    assert moved.info.partitions[0].leader == 2
+
+
+def test_deleted_topics_are_not_kept() -> None:
+    known = KnownTopics()
+    decode(answer_about("a", "b", "c"), 13, known)
+    decode(answer_about("b", "d"), 13, known)
+    assert sorted(known._topics) == ["b", "d"]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
