@@ -90,7 +90,7 @@ class AdminCalls:
             except KafkaFailure as failure:
                 answers = dict.fromkeys(pending, failure)
             for key in pending:
-                results[key] = answers.get(key, _unanswered(self.cluster.name, key))
+                results[key] = answers[key] if key in answers else _unanswered(self.cluster.name, key)
             delay_s = backoff.delay_s(attempt)
             if self.cluster.closed or time.monotonic() + delay_s >= deadline:
                 break

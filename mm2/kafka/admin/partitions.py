@@ -192,9 +192,12 @@ class PartitionCalls(AdminCalls):
                 for topic in answer.topics:
                     for partition in topic.partitions:
                         tp = TopicPartition(*key(topic, partition))
-                        message = getattr(partition, "error_message", None)
-                        failure_or_none = self._outcome("Partition", tp, partition.error_code, message)
-                        results[tp] = value(partition) if failure_or_none is None else failure_or_none
+                        if partition.error_code:
+                            message = getattr(partition, "error_message", None)
+                            subject = self._subject("Partition", tp)
+                            results[tp] = BrokerFailure.of(partition.error_code, message, subject=subject)
+                        else:
+                            results[tp] = value(partition)
             for tp, outcome in results.items():
                 if isinstance(outcome, KafkaFailure):
                     self.cluster.invalidate(tp.topic)

@@ -53,7 +53,7 @@ def test_a_source_with_many_partitions_is_asked_less_often() -> None:
     notes = AnswerNotes(source, ledger, "ledger")
     now_s = time.monotonic()
     with (
-        patch("mm2.mirror.source_answers.time.thread_time", side_effect=[0.0, 0.1, 1.0, 1.1]),
+        patch("mm2.mirror.source_answers.time.thread_time", side_effect=[0.0, 0.06, 1.0, 1.06]),
         patch(
             "mm2.mirror.source_answers.time.monotonic", side_effect=[now_s, now_s, now_s + 19, now_s + 21, now_s + 21]
         ),
