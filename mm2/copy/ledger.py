@@ -216,6 +216,7 @@ class Ledger:
         self._verified: dict[TopicPartition, Verified] = {}
         self._written_ms: dict[TopicPartition, int] = {}
         self._versions: dict[TopicPartition, int] = {}
+        self._changes = 0
         self._late: dict[TopicPartition, set[int]] = {}
 
     def apply(self, key: bytes | None, value: bytes | None, written_ms: int = -1) -> None:
@@ -240,6 +241,7 @@ class Ledger:
             log.warning("ledger record with an unknown key", key=repr(key))
             return
         with self._lock:
+            self._changes += 1
             self._versions[named.source] = self._versions.get(named.source, 0) + 1
             if named.chunk is None:
                 if value is None:
@@ -392,6 +394,12 @@ class Ledger:
         """All source partitions that have an entry, in order."""
         with self._lock:
             return sorted(self._entries)
+
+    @property
+    def changes(self) -> int:
+        """The number of records of partitions so far: without a new one, no `version` has changed."""
+        with self._lock:
+            return self._changes
 
     def version(self, source: TopicPartition) -> int:
         """A number that changes with every record of a partition."""

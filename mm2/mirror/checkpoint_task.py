@@ -76,6 +76,9 @@ class MirrorCheckpointTask(SourceTask):
         self._paused = False
         self._recurring = RecurringErrors()
         self._clusters: list[Cluster] = []
+        # The committed offsets for which nothing is left to do, and what that depends on, see `_without_settled`.
+        self._settled: dict[str, Mapping[TopicPartition, OffsetAndMetadata]] = {}
+        self._basis: object = None
 
     def version(self) -> str:
         return __version__
@@ -160,24 +163,39 @@ class MirrorCheckpointTask(SourceTask):
         if self._stopping.is_set():
             return None
         self._report_failures(answers)
-        offsets = {
-            group: {
-                partition: committed
-                for partition, committed in sorted(found.items())
-                if committed.offset >= 0 and is_wanted(partition.topic, self._topic_filter, self._translator)
-            }
-            for group, found in answers.items()
-            if not isinstance(found, KafkaFailure)
-        }
-        topics = {partition.topic for found in offsets.values() for partition in found}
+        read = {group: answer for group, answer in answers.items() if not isinstance(answer, KafkaFailure)}
+        topics = {partition.topic for offsets in read.values() for partition in offsets}
+        topics = {topic for topic in topics if is_wanted(topic, self._topic_filter, self._translator)}
         on_source = topic_ids(self._source_admin, topics)
         on_target = topic_ids(self._target_admin, map(self._translator.topic_on_target, topics))
         self._checkpoints.forget_recreated(on_target)
-        checkpoints, reasons = self._translate(offsets, on_source, on_target)
+        found = self._without_settled(read, (topics, on_source, on_target, self._translator.version))
+        wanted = {
+            group: {
+                partition: committed
+                for partition, committed in sorted(offsets.items())
+                if committed.offset >= 0 and partition.topic in topics
+            }
+            for group, offsets in found.items()
+        }
+        checkpoints, reasons, unsettled = self._translate(wanted, on_source, on_target)
+        self._settled.update((group, offsets) for group, offsets in found.items() if group not in unsettled)
         self._checkpoints.put(*checkpoints)
         self._reasons.untranslated.update(reasons)
         self._reasons.write()
         return [self._record(checkpoint) for checkpoint in checkpoints] or None
+
+    def _without_settled(
+        self, found: Mapping[str, Mapping[TopicPartition, OffsetAndMetadata]], basis: object
+    ) -> Mapping[str, Mapping[TopicPartition, OffsetAndMetadata]]:
+        """The groups to translate. ``basis`` is all that a translation depends on, beside the offset.
+
+        Left out are those that have committed nothing since the same basis left nothing to do for them, with thousands of
+        groups nearly all.
+        """
+        if basis != self._basis:
+            self._basis, self._settled = basis, {}
+        return {group: offsets for group, offsets in found.items() if self._settled.get(group) != offsets}
 
     def _report_failures(self, answers: Mapping[str, object]) -> None:
         """Report one error if the source does not answer at all, else one per group whose offsets cannot be read."""
@@ -196,10 +214,11 @@ class MirrorCheckpointTask(SourceTask):
         offsets: Mapping[str, Mapping[TopicPartition, OffsetAndMetadata]],
         on_source: TopicIds,
         on_target: TopicIds,
-    ) -> tuple[list[Checkpoint], ReasonsByGroup]:
+    ) -> tuple[list[Checkpoint], ReasonsByGroup, set[str]]:
         """Translate the offsets.
 
-        Return the checkpoints to emit, and by group the reasons why other offsets could not be translated.
+        Return the checkpoints to emit, by group the reasons why other offsets could not be translated, and the groups for
+        which there are checkpoints, or may be some soon: it depends on the logs of the target.
         """
         reasons: ReasonsByGroup = {group: {} for group in offsets}
         changed: list[Checkpoint] = []
@@ -228,7 +247,8 @@ class MirrorCheckpointTask(SourceTask):
                 reasons[checkpoint.group][partition] = rejection
             else:
                 changed.append(checkpoint)
-        return changed + self._from_the_beginning(moved_back), reasons
+        unsettled = {one.group for one in (*changed, *moved_back, *(checkpoint for _, checkpoint in inexact))}
+        return changed + self._from_the_beginning(moved_back), reasons, unsettled
 
     def _moved_back(
         self,

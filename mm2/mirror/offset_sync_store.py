@@ -88,6 +88,8 @@ class OffsetSyncStore:
     def __init__(self, *, must_read_to_end: bool) -> None:
         self._must_read_to_end = must_read_to_end
         self._ready = False
+        self.changes = 0
+        """A number that changes with every sync, and at the end of the first read."""
         self._histories: dict[tuple[str, int], SyncHistory] = {}
 
     @property
@@ -97,6 +99,7 @@ class OffsetSyncStore:
     def first_read_done(self) -> None:
         """The offset-syncs topic has been read to its end once; translation may begin."""
         self._ready = True
+        self.changes += 1
 
     def update(self, sync: OffsetSync) -> None:
         key = (sync.topic, sync.partition)
@@ -105,6 +108,7 @@ class OffsetSyncStore:
             self._histories[key] = started(sync)
         else:
             self._histories[key] = advanced(history, sync)
+        self.changes += 1
 
     def translate(
         self,

@@ -70,6 +70,12 @@ class Translator:
         self.home_ledger: Ledger | None = None
         self._known: dict[tuple[bool, TopicPartition], tuple[int, LedgerEntry, Translation]] = {}
 
+    @property
+    def version(self) -> object:
+        """A value that changes whenever a translation may have changed, other than by the ids of topics."""
+        sources = self.ledger, self.home_ledger, self.syncs
+        return tuple(None if one is None else one.changes for one in sources)
+
     def topic_on_target(self, topic: str) -> str:
         """The remote topic, or the topic's original if it came from the target."""
         home = self.home_of(topic)
