@@ -80,6 +80,9 @@ class MirrorCheckpointConnector(MirrorConnector):
         self._lock = threading.Lock()
         # Maps each group to whether it is a share group; None until the groups have been listed once.
         self._groups: dict[str, bool] | None = None
+        self._kinds: dict[
+            str, tuple[str, str]
+        ] = {}  # type and protocol type of each group when they were last searched
         self._calm = Calm()
         self._calm_until = 0.0
         self._reader: KafkaBasedLog | None = None
@@ -121,17 +124,20 @@ class MirrorCheckpointConnector(MirrorConnector):
 
     def _refresh(self) -> bool:
         """Read all groups. False if the offsets of some group could not be read."""
-        return self._find(frozenset())
+        return self._find(self._source_admin.list_groups(), frozenset())
 
     def _look(self) -> None:
         """Find groups that are new since the last refresh."""
-        if self._groups is not None and time.monotonic() >= self._calm_until:
-            self._find(frozenset(self._groups))
-
-    def _find(self, kept: frozenset[str]) -> bool:
-        """List the groups and read the offsets of those that are not in `kept`. False if some could not be read."""
-        known = dict(self._groups or {})
+        if self._groups is None or time.monotonic() < self._calm_until:
+            return
         listings = self._source_admin.list_groups()
+        is_same = _kinds(listings) == self._kinds and self._kinds.keys() == self._groups.keys() and self._has_buried
+        if not is_same:
+            self._find(listings, frozenset(self._groups))
+
+    def _find(self, listings: Sequence[GroupListing], kept: frozenset[str]) -> bool:
+        """Read the offsets of the listed groups that are not in `kept`. False if some could not be read."""
+        known = dict(self._groups or {})
         existing = {group.group_id for group in listings}
         dead = self._dead(known.keys() - existing)
         listed = {group.group_id: _is_share_group(group) for group in listings if self._is_followed(group)}
@@ -164,6 +170,7 @@ class MirrorCheckpointConnector(MirrorConnector):
             self._calm_until = time.monotonic() + self._calm.after_a_find(time.monotonic())
         if dead or not self._has_buried:
             self._bury(dead, existing)
+        self._kinds = _kinds(listings)
         return not failed
 
     def _is_followed(self, group: GroupListing) -> bool:
@@ -277,6 +284,10 @@ class MirrorCheckpointConnector(MirrorConnector):
     def alter_offsets(self, props: Mapping[str, str], offsets: Offsets) -> bool:
         check_checkpoint_offsets(offsets)
         return True
+
+
+def _kinds(listings: Iterable[GroupListing]) -> dict[str, tuple[str, str]]:
+    return {group.group_id: (group.group_type, group.protocol_type) for group in listings}
 
 
 def _is_share_group(group: GroupListing) -> bool:

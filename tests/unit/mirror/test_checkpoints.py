@@ -1,9 +1,12 @@
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mm2.connect.api import ConnectError, RetriableError
-from mm2.kafka.structs import OffsetAndMetadata, TopicPartition
+from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.structs import GroupDescription, GroupListing, OffsetAndMetadata, TopicPartition
 from mm2.mirror.checkpoint_connector import Calm, MirrorCheckpointConnector, assign_groups, shares
 from mm2.mirror.checkpoint_store import CheckpointStore, offsets_to_sync
 from mm2.mirror.checkpoint_task import decode_groups, encode_groups
@@ -148,3 +151,59 @@ def test_only_zero_may_be_written_as_offset() -> None:
         connector.alter_offsets(PROPS, [(good, {"offset": 1})])
     with pytest.raises(ConnectError):
         connector.alter_offsets(PROPS, [({"topic": "A.t", "partition": 0}, {"offset": 0})])
+
+
+class Groups:
+    """A source with groups that have all read the same topic."""
+
+    def __init__(self) -> None:
+        self.listed = {"g": "classic", "h": "classic"}
+        self.asked: list[list[str]] = []
+
+    def list_groups(self) -> list[GroupListing]:
+        return [GroupListing(group, "consumer", "Stable", kind) for group, kind in self.listed.items()]
+
+    def list_group_offsets(self, groups: list[str], **_: object) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
+        self.asked.append(list(groups))
+        return {group: dict.fromkeys([P0], OffsetAndMetadata(1)) if group in self.listed else {} for group in groups}
+
+    def describe_groups(self, groups: list[str]) -> dict[str, GroupDescription | KafkaFailure]:
+        return dict.fromkeys(groups, BrokerFailure.of(69))
+
+
+@pytest.fixture
+def searching(monkeypatch: pytest.MonkeyPatch) -> tuple[MirrorCheckpointConnector, Groups]:
+    """A connector that has listed the groups once, and its source."""
+    connector, source = MirrorCheckpointConnector(), Groups()
+    connector._prepared({**PROPS, "topics": "A.t"})  # no job runs
+    monkeypatch.setattr(connector, "_source_admin", source)
+    monkeypatch.setattr(connector, "_calm", SimpleNamespace(after_a_find=lambda _: 0.0))
+    monkeypatch.setattr(connector, "_has_buried", True)
+    monkeypatch.setattr(connector, "_bury", lambda *_: None)
+    monkeypatch.setattr(connector, "context", SimpleNamespace(request_task_reconfiguration=lambda: None), raising=False)
+    assert connector._refresh()
+    return connector, source
+
+
+def test_groups_that_are_followed_already_are_not_read_between_two_refreshes(
+    searching: tuple[MirrorCheckpointConnector, Groups], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connector, source = searching
+    monkeypatch.setattr(connector, "_find", None)
+    connector._look()
+    assert source.asked == [["g", "h"]], "only by the refresh"
+
+
+def test_groups_that_are_new_gone_or_of_another_type_are_found_between_two_refreshes(
+    searching: tuple[MirrorCheckpointConnector, Groups],
+) -> None:
+    connector, source = searching
+    source.listed["new"] = "consumer"
+    connector._look()
+    assert sorted(connector._groups or ()) == ["g", "h", "new"]
+    del source.listed["h"]
+    source.listed["g"] = "share"
+    connector._look()
+    assert connector._groups == {"g": True, "new": False}
+    connector._look()
+    assert connector._groups == {"g": True, "new": False}
