@@ -280,6 +280,18 @@ def test_a_batch_in_which_nothing_moves_lasts_longer_and_not_for_ever() -> None:
         end(third)
 
 
+def test_a_batch_whose_records_have_ended_lasts_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mm2.copy.driver.lane._QUIET_S", 0.1)
+    stage = Stage(1000)
+    with running(stage):
+        batch = stage.next()
+        stage.begun(batch)
+        time.sleep(0.2)
+        report(batch, row(T0, 9))
+        time.sleep(0.6)
+        assert stage.submitted.empty(), "the next one would have been started after half a second"
+
+
 def test_a_running_batch_continues_until_the_next_is_ready() -> None:
     stage = Stage(100)
     with running(stage):
