@@ -24,7 +24,7 @@ from mm2.mirror.source_answers import SourceAnswers, source_answers
 from mm2.mirror.topic_limits import over_limit_message
 from mm2.observer.certificates import Certificates, client_certificates
 from mm2.observer.flow_state import FlowInputs, state_of, summary_of
-from mm2.observer.groups import group_views
+from mm2.observer.groups import GroupBook
 from mm2.observer.partitions import PartitionBook, PartitionInputs, Partitions
 from mm2.observer.polls import FlowClients, GroupsPoll, HeartbeatsPoll, LedgerPoll, SourcePoll
 from mm2.observer.views import FlowView, HeartbeatView, Latency, Risk
@@ -77,6 +77,7 @@ class FlowObserver:
         self._groups_watch = PeriodicPoll(f"{name}-groups", self._groups, self._groups_interval_s)
         self._watches = (self._source_watch, self._target_watch, self._heartbeats_watch, self._groups_watch)
         self._book = PartitionBook(rates=engine is not None)
+        self._group_book = GroupBook()
         self._metric_formats = metric_formats(flow.props)
         self._unread_work = ""
         self.certificates = Certificates(lambda: client_certificates(clients))
@@ -222,7 +223,7 @@ class FlowObserver:
             {stage: Latency(BOUNDS_S, tuple(one.counts), one.sum_s) for stage, one in status.tally.latency.items()},
             inputs.troubles[:_TROUBLES_SHOWN],
             partitions.views,
-            group_views(self._groups.seen, ledger, partitions.views),
+            self._group_book.read(self._groups.seen, ledger, partitions.views),
             self._heartbeat_views(now_ms),
             work.connectors,
             work.workers,

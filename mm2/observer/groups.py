@@ -9,6 +9,23 @@ from mm2.observer.views import GroupView, PartitionView
 from mm2.reasons import MoveCode
 
 
+class GroupBook:
+    """The consumer groups of one flow. Used by one thread."""
+
+    def __init__(self) -> None:
+        self._made_of: object = None
+        self._views: tuple[GroupView, ...] = ()
+
+    def read(
+        self, seen: PolledGroups, ledger: Ledger | None, partitions: tuple[PartitionView, ...]
+    ) -> tuple[GroupView, ...]:
+        """The current views. Of thousands of groups few change, so they are made only when their inputs have changed."""
+        made_of = seen, {} if ledger is None else ledger.group_reasons(), partitions
+        if made_of != self._made_of:
+            self._views, self._made_of = group_views(seen, ledger, partitions), made_of
+        return self._views
+
+
 def group_views(
     seen: PolledGroups, ledger: Ledger | None, partitions: tuple[PartitionView, ...]
 ) -> tuple[GroupView, ...]:
