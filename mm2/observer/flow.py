@@ -169,7 +169,7 @@ class FlowObserver:
                 self._source.starts,
             )
         )
-        self._source.partitions = frozenset(TopicPartition(one.topic, one.partition) for one in partitions.views)
+        self._source.partitions = self._book.partitions
         self._source.wanted = partitions.wanted
         self._source.other_logs = partitions.other_logs
         self._groups.remote_topics = frozenset(one.remote_topic for one in partitions.views)

@@ -1,12 +1,13 @@
 """Builds the views of a flow's partitions from the ledger, the source and this process's copying. No I/O.
 
 Of ten thousand partitions, few change within a second. The view of a partition is therefore cached until one of its
-inputs changes.
+inputs changes, and for a partition at rest (without lag, and nothing copied lately) only these inputs are compared.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -124,6 +125,10 @@ class _PartitionMemory:
     bytes_per_s: float | None = None
     made_of: tuple[object, ...] = ()
     view: PartitionView | None = None
+    reading: int = 0  # number of the last `PartitionBook.read` that has computed the view
+    resting: PartitionView | None = None  # the view, if it does not change before one of its inputs does
+    status: PartitionStatus | None = None
+    asked: int | None = None  # the end offset that the source returned
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +164,15 @@ class PartitionBook:
     """
 
     def __init__(self, *, rates: bool = True) -> None:
+        self.partitions: frozenset[TopicPartition] = frozenset()  # those of the last views
         self._rates = rates
         self._known: dict[TopicPartition, _PartitionMemory] = {}
         self._order: list[TopicPartition] = []
         self._record_bytes: float | None = None  # of an average record in the recent past
+        self._readings = 0
+        self._read_s = 0.0
+        self._common: tuple[object, ...] = ()
+        self._sorted_by: tuple[object, ...] = ()
 
     def read(self, inputs: PartitionInputs) -> Partitions:
         """Build the current views."""
@@ -174,15 +184,26 @@ class PartitionBook:
         losses: list[LossView] = []
         other_logs: set[TopicPartition] = set()
         total = _Total()
+        common = _common(inputs)
+        is_same = common == self._common
+        self._readings += 1
         for tp in self._order:
             known = self._known[tp]
-            version = versions.get(tp, 0)
-            if version != known.version and inputs.ledger is not None and self._is_due(tp, known, inputs):
-                known.version = version
-                known.read_s = inputs.now_s
-                known.entry = inputs.ledger.entry(tp)
-                known.written_ms = inputs.ledger.written_ms(tp)
-            view = self._view(tp, known, inputs)
+            version, status, asked = versions.get(tp, 0), inputs.statuses.get(tp), inputs.ends.get(tp)
+            view = known.resting
+            has_same_status = status is known.status or status == known.status
+            is_at_rest = is_same and version == known.version and asked == known.asked and has_same_status
+            if view is None or not is_at_rest:
+                if known.reading < self._readings - 1:
+                    self._catch_up(known)
+                known.reading, known.status, known.asked = self._readings, status, asked
+                if version != known.version and inputs.ledger is not None and self._is_due(tp, known, inputs):
+                    known.version = version
+                    known.read_s = inputs.now_s
+                    known.entry = inputs.ledger.entry(tp)
+                    known.written_ms = inputs.ledger.written_ms(tp)
+                view = self._view(tp, known, inputs)
+                known.resting = view if _is_at_rest(known, view) else None
             views.append(view)
             if not view.is_counted:
                 total.turned += inputs.is_turned(tp.topic)
@@ -199,11 +220,18 @@ class PartitionBook:
                         wanted.append((tp, view.position or 0))
                 if view.state in HEALTHY and not inputs.held and inputs.as_of_s - known.moved_s > STALLED_S:
                     stalled.append(tp)
+        self._common, self._read_s = common, inputs.now_s
         self._record_bytes = total.record_bytes or self._record_bytes
         found = total.partitions(tuple(views), tuple(wanted), tuple(stalled), is_current=inputs.has_current_ends)
         losses.sort(key=lambda loss: loss.found_ms, reverse=True)
         found = dataclasses.replace(found, losses=tuple(losses), other_logs=frozenset(other_logs))
         return found if self._rates else dataclasses.replace(found, records_per_s=None)
+
+    def _catch_up(self, known: _PartitionMemory) -> None:
+        """The partition was at rest at the last reading: it had no lag, and nothing was copied until then."""
+        known.moved_s = self._read_s
+        if known.counted is not None:
+            known.counted = (self._read_s, *known.counted[1:])
 
     @staticmethod
     def _is_due(tp: TopicPartition, known: _PartitionMemory, inputs: PartitionInputs) -> bool:
@@ -221,14 +249,21 @@ class PartitionBook:
 
     def _sort(self, inputs: PartitionInputs) -> None:
         """Add the partitions that any input contains."""
+        changes = None if inputs.ledger is None else inputs.ledger.changes
+        sorted_by = changes, inputs.statuses.keys(), inputs.tasks, inputs.preparing
+        if sorted_by == self._sorted_by:
+            return
+        self._sorted_by = sorted_by
         names: set[TopicPartition] = set() if inputs.ledger is None else set(inputs.ledger.partitions())
         names.update(inputs.statuses)
         if inputs.tasks is not None:
             names.update(inputs.tasks)
         names.update(inputs.preparing)
         if len(names) != len(self._known) or not names <= self._known.keys():
-            self._known = {tp: self._known.get(tp) or _PartitionMemory(moved_s=inputs.now_s) for tp in names}
+            new = functools.partial(_PartitionMemory, moved_s=inputs.now_s, reading=self._readings)
+            self._known = {tp: self._known.get(tp) or new() for tp in names}
             self._order = sorted(names)
+            self.partitions = frozenset(names)
 
     def _view(self, tp: TopicPartition, known: _PartitionMemory, inputs: PartitionInputs) -> PartitionView:
         status = inputs.statuses.get(tp)
@@ -414,6 +449,37 @@ class PartitionBook:
         if status is None:
             holds = entry is not None and inputs.now_ms - known.written_ms < _ENTRY_RATE_HOLDS_MS
             known.bytes_per_s = None if entry is None else float(entry.rate) if holds else 0.0
+
+
+def _common(inputs: PartitionInputs) -> tuple[object, ...]:
+    """The inputs on which the view of any partition may depend."""
+    return (
+        inputs.tasks,
+        inputs.failed_tasks,
+        inputs.held,
+        inputs.pauses,
+        inputs.verified,
+        inputs.left,
+        inputs.missing,
+        inputs.silent,
+        inputs.silent_since_ms,
+        inputs.noted,
+        inputs.preparing,
+        inputs.promotions,
+        inputs.topic_ids,
+        inputs.starts,
+        inputs.has_current_ends,
+        inputs.ledger is None,
+    )
+
+
+def _is_at_rest(known: _PartitionMemory, view: PartitionView) -> bool:
+    """Whether the view does not change before one of its inputs does."""
+    if view.lag_records != 0 or not view.is_lag_exact or view.unfilled or known.records_per_s or known.bytes_per_s:
+        return False
+    is_measured = known.bytes_per_s is not None or known.status is None
+    # An end offset that differs from the known one may prove to be a truncation.
+    return is_measured and (known.asked is None or known.asked == known.history.end)
 
 
 @dataclass(slots=True)

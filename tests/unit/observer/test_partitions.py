@@ -7,6 +7,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mm2.copy.driver.status import PartitionStatus
 from mm2.copy.ledger import Ledger, Pause, Verified, entry_record, pause_record
@@ -20,7 +22,7 @@ from mm2.mirror.promotions import Promotion, promoted
 from mm2.observer.flow_state import LOSSES_REPORTED_MS, FlowInputs, state_of, summary_of
 from mm2.observer.partitions import BEHIND_OFFSETS, STALLED_S, PartitionBook, PartitionInputs, Partitions
 from mm2.observer.timestamps import BatchTimestamp
-from mm2.observer.views import FlowState, LossView
+from mm2.observer.views import FlowState, LossView, PartitionView
 from mm2.reasons import PauseCode
 
 T0 = TopicPartition("t", 0)
@@ -519,3 +521,69 @@ def test_a_partition_that_is_prepared_has_its_progress_until_a_task_copies_it(en
 def test_a_note_that_a_dead_process_has_left_hides_no_partition_that_was_copied(env: Environment) -> None:
     env.more = {"tasks": None, "preparing": {T0: filling(T0, "A.t", 1, 5, NOW_MS)}}
     assert env.refresh().views[0].state is PartitionState.RUNNING
+
+
+OFFSETS = st.integers(0, 4)
+STEPS = st.one_of(
+    st.tuples(st.just("row"), st.sampled_from([T0, T1]), OFFSETS, OFFSETS, st.booleans()),
+    st.tuples(st.just("entry"), st.sampled_from([T0, T1]), OFFSETS),
+    st.tuples(st.just("end"), st.sampled_from([T0, T1]), st.none() | OFFSETS),
+    st.tuples(st.just("tasks"), st.sampled_from([{T0: 0, T1: 1}, {T0: 0}, None])),
+    st.tuples(st.just("held"), st.sampled_from(["", "paused"])),
+    st.tuples(st.just("silent"), st.sampled_from(["", "A does not answer"])),
+    st.tuples(st.just("topic_ids"), st.sampled_from([{}, {"t": "one"}, {"t": "two"}])),
+    st.tuples(st.just("starts"), st.sampled_from([{}, {T0: 1}])),
+    st.tuples(st.just("gone"), st.sampled_from([T0, T1])),
+    st.tuples(st.just("wait"), st.sampled_from([1.0, 10.0, 40.0])),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(STEPS, max_size=25))
+def test_views_of_partitions_at_rest_are_those_that_are_made_each_time(steps: list[tuple[Any, ...]]) -> None:
+    env, other = Environment(), PartitionBook()
+    read = env.book.read
+
+    def both(inputs: PartitionInputs) -> Partitions:
+        other._common = ()  # as if something had changed for all partitions
+        expected = other.read(inputs)
+        assert read(inputs) == expected
+        return expected
+
+    env.book.read = both  # type: ignore[method-assign]
+    for kind, *values in steps:
+        if kind == "row":
+            tp, position, behind, fresh = values
+            env.row(tp, position, position + behind, fresh=fresh)
+        elif kind == "entry":
+            tp, position = values
+            env.entry(tp, position, position, source_id="one")
+        elif kind == "end" and values[1] is None:
+            env.ends.pop(values[0], None)
+        elif kind == "end":
+            env.ends[values[0]] = values[1]
+        elif kind == "gone":
+            env.statuses.pop(values[0], None)
+        elif kind == "wait":
+            env.refresh(values[0])
+        else:
+            env.more[kind] = values[0]
+        env.refresh()
+        env.refresh()
+
+
+def test_a_partition_at_rest_is_not_looked_at(env: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[TopicPartition] = []
+    view = env.book._view
+
+    def noted(tp: TopicPartition, *args: Any) -> PartitionView:
+        made.append(tp)
+        return view(tp, *args)
+
+    monkeypatch.setattr(env.book, "_view", noted)
+    for _ in range(3):
+        env.refresh()
+    assert made == [T0, T1]
+    env.ends[T1] = 25
+    env.refresh()
+    assert made == [T0, T1, T1]
