@@ -146,10 +146,15 @@ class _Peer:
 
 
 class _CheckedCopier(Copier):
-    """Checks that partitions at rest are committed and reported as they are."""
+    """Checks that partitions at rest are committed, reported and requested as they are."""
 
     def _report(self) -> None:
         super()._report()
+        for broker in self._source._brokers.values():
+            for tp, fetch_state in broker.fetch_states.items():
+                wanted = broker.wanted.get(tp)
+                if tp not in broker.unsettled and (wanted is None or wanted.offset != fetch_state.receiver.offset):
+                    raise AssertionError(f"{tp} is at {fetch_state.receiver.offset} and is requested at {wanted}")
         commits, reports = self._commits, self._reports
         for tp, cursor in self._cursors.items():
             if cursor not in self._awake.unreported and reports._reported.get(cursor) != progress_key(cursor):

@@ -53,7 +53,7 @@ class Owner(Protocol):
         """Whether the source is read up to the last stable offset only, also because of another partition."""
 
     def wake(self, cursor: Cursor) -> None:
-        """Its state changes: it has to be committed and reported, see `Cursor.is_at_rest`."""
+        """Its state changes, perhaps its offset: it has to be committed and reported, see `Cursor.is_at_rest`."""
 
     def put(self, outbox: Outbox, outgoing: OutgoingBatch) -> None:
         """Send a batch."""

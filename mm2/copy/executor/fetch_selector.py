@@ -58,7 +58,7 @@ class FetchSelector:
             receiver = fetch_state.receiver
             touched[tp] = None
             wanted.pop(tp, None)
-            fetch_state.settled = False
+            broker.unsettled[tp] = fetch_state
             if fetch_state.topic_replaced and fetch_state.check_topic():
                 continue
             if fetch_state.must_be_validated(version):
@@ -80,7 +80,8 @@ class FetchSelector:
                     max_bytes = int(min(max_bytes, throttle.flow_room(behind=receiver.behind)))
                 fetch_state.asked_for = receiver.offset
                 fetch_state.unvalidated = False
-                fetch_state.settled = receiver.idle
+                if receiver.idle:
+                    del broker.unsettled[tp]  # until it has new records, or its receiver changes
                 wanted[tp] = Position(receiver.offset, fetch_state.leader_epoch, size, receiver.leader_epoch)
         if wanted:
             left_out = blocked or throttled_s > 0

@@ -91,7 +91,6 @@ class PartitionFetchState:
     replica_until: float = 0.0  # monotonic seconds; the leader is asked again then
     paused_until: float = 0.0
     asked_for: int = -1  # the offset that the request under way names
-    settled: bool = False  # requested, without new records since: include it again only when its offset changes
     topic_id: str = ""  # of the topic as it is now
     unvalidated: bool = True  # its leader or the leader's epoch changed since the position was validated
     topic_replaced: bool = False  # the receiver's offset belongs to a deleted topic
@@ -149,27 +148,28 @@ class SourceBroker(Link):
     wait_ms: int = 0  # maximum time until the broker responds
     paced_until_s: float = 0.0  # monotonic; the next request waits until then
     quiet: int = 0  # consecutive responses without records
-    fetch_states: dict[TopicPartition, PartitionFetchState] = field(default_factory=dict)
+    fetch_states: dict[TopicPartition, PartitionFetchState] = field(default_factory=dict)  # all partitions
+    unsettled: dict[TopicPartition, PartitionFetchState] = field(
+        default_factory=dict
+    )  # to be considered for the next request
     wanted: dict[TopicPartition, Position] = field(default_factory=dict)  # all partitions of the last request
     left: dict[TopicPartition, None] = field(default_factory=dict)  # removed since the last request, in order
     throttle_pending: bool = False  # some partitions wait for the throttle
     comparing: bool = False  # the request under way only compares positions, see `FetchMode`
 
+    def read(self, partition: TopicPartition, fetch_state: PartitionFetchState) -> None:
+        """Read a partition from this broker."""
+        self.fetch_states[partition] = self.unsettled[partition] = fetch_state
+
     def leave(self, partition: TopicPartition) -> None:
         """Stop reading a partition from this broker."""
         if self.fetch_states.pop(partition, None) is not None:
+            self.unsettled.pop(partition, None)
             self.left[partition] = None
 
     def candidates(self, *, include_settled: bool) -> list[tuple[TopicPartition, PartitionFetchState]]:
         """The partitions to consider for the next request; the entries of the others stay as they are."""
-        return [
-            (tp, fetch_state)
-            for tp, fetch_state in self.fetch_states.items()
-            if include_settled
-            or not fetch_state.settled
-            or fetch_state.receiver.suspended
-            or fetch_state.receiver.offset != fetch_state.asked_for
-        ]
+        return list((self.fetch_states if include_settled else self.unsettled).items())
 
     def set_wait(self, max_wait_ms: int, *, has_changes: bool, left_out: bool) -> None:
         """Set the maximum wait of the next request."""

@@ -79,6 +79,7 @@ class PartitionEvents:
     def wake(self, cursor: Cursor) -> None:
         """The state of a cursor changes."""
         self._awake.wake(cursor)
+        self._source.unsettle(cursor.partition)
 
     @property
     def reads_committed(self) -> bool:

@@ -210,9 +210,14 @@ class Source(Brokers[SourceBroker]):
     def reconsider(self, partitions: Iterable[TopicPartition]) -> None:
         """The state of these partitions has changed: decide again whether to read them."""
         for tp in partitions:
-            if tp in self._intakes:
-                self._intakes[tp].settled = False
+            self.unsettle(tp)
         self.resume()
+
+    def unsettle(self, partition: TopicPartition) -> None:
+        """The offset of a partition may have changed, or whether it is read: consider it for the next request."""
+        fetch_state = self._intakes.get(partition)
+        if fetch_state is not None and fetch_state.address is not None:
+            self._brokers[fetch_state.address].unsettled[partition] = fetch_state
 
     def _resume_now(self) -> None:
         self._resuming = False
@@ -299,7 +304,7 @@ class Source(Brokers[SourceBroker]):
             fetch_state = broker.fetch_states.get(fetched.topic_partition)
             if fetch_state is None:
                 continue
-            fetch_state.settled = False
+            broker.unsettled[fetched.topic_partition] = fetch_state
             if fetched.error_code:
                 self._partition_failed(broker, fetch_state, fetched)
                 continue
@@ -493,8 +498,7 @@ class Source(Brokers[SourceBroker]):
             self._brokers[fetch_state.address].leave(tp)
             fetch_state.asked_for = -1  # a response of the same broker to an earlier request does not count
         fetch_state.address = address
-        fetch_state.settled = False
-        self._broker_at(address).fetch_states[tp] = fetch_state
+        self._broker_at(address).read(tp, fetch_state)
 
     # -- followers ---------------------------------------------------------------------------------------------------
 

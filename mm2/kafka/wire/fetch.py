@@ -84,6 +84,7 @@ class FetchSession:
     known: dict[TopicPartition, Position] = field(default_factory=dict)
     throttle_ms: int = 0
     forgotten: bool = False  # reset since the last request: the next answer does not belong to the current session
+    _names: dict[bytes, str] = field(default_factory=dict)  # of ``topic_ids``, when an id was last missing
 
     def request(
         self,
@@ -221,11 +222,14 @@ class FetchSession:
         fetched = []
         left = len(self.known) + _MORE_PARTITIONS
         topics = read.length(compact=flexible)
-        by_id = topics > 0 and version >= TOPIC_IDS_FROM
-        names = {topic_id: name for name, topic_id in self.topic_ids.items()} if by_id else {}
+        is_current = False
         for _ in range(topics):
             if version >= TOPIC_IDS_FROM:
-                topic = names.get(bytes(read.bytes_view(16)))
+                topic_id = bytes(read.bytes_view(16))
+                topic = self._names.get(topic_id)
+                if not is_current and (topic is None or self.topic_ids.get(topic) != topic_id):
+                    self._names = {known: name for name, known in self.topic_ids.items()}
+                    topic, is_current = self._names.get(topic_id), True
             else:
                 topic = read.string(compact=flexible)
             for _ in range(read.length(compact=flexible)):

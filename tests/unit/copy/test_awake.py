@@ -61,7 +61,9 @@ class Scene:
         link: Any = SimpleNamespace(ask=self.messages.append)
         self.reports = Reports(link, self.awake)
         cursors: dict[TopicPartition, Cursor] = {}
-        source: Any = SimpleNamespace(reads_committed=False, resume=lambda: None, remove=lambda _: None)
+        source: Any = SimpleNamespace(
+            reads_committed=False, resume=lambda: None, remove=lambda _: None, unsettle=lambda _: None
+        )
         sink: Any = SimpleNamespace(put=self.target.put, topic_ids={})
         events = PartitionEvents(
             DriverLink(Assignment("b", "localhost", 1, "00"), 0, 8),

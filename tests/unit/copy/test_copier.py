@@ -300,7 +300,7 @@ def test_only_a_deleted_or_permanently_rejecting_ledger_is_abandoned(code: int, 
 
 def events_of(removed: list[TopicPartition]) -> PartitionEvents:
     """``removed``: partitions that are no longer read."""
-    source: Any = SimpleNamespace(remove=removed.append)
+    source: Any = SimpleNamespace(remove=removed.append, unsettle=lambda _: None)
     return PartitionEvents(DriverLink(ASSIGNMENT, 0, 8), source, cast(Any, None), {}, Tally(), AwakeCursors())
 
 
@@ -318,7 +318,7 @@ def test_read_batches_are_still_sent_after_an_error_of_the_source_only(at_source
 def test_a_micro_batch_that_ends_before_it_is_ready_reports_its_partitions() -> None:
     own = Copier(ASSIGNMENT, 0)
     bench = Bench()
-    source: Any = SimpleNamespace(reads_committed=True)
+    source: Any = SimpleNamespace(reads_committed=True, unsettle=lambda _: None)
     bench.cursor.owner = PartitionEvents(own._link, source, cast(Any, None), own._cursors, Tally(), AwakeCursors())
     assert progress_of(bench.cursor).state == PartitionState.RUNNING
 

@@ -89,7 +89,10 @@ class Line:
         self.broker = source._brokers[BrokerAddress(node, 0)] = SourceBroker(node, 0, session=cast(Any, session))
         self.broker.channel = cast(Any, self)
         self.broker.version = version
-        self.broker.fetch_states = {receiver.partition: source._intakes[receiver.partition] for receiver in receivers}
+        for receiver in receivers:
+            fetch_state = source._intakes[receiver.partition]
+            fetch_state.address = BrokerAddress(node, 0)
+            self.broker.read(receiver.partition, fetch_state)
 
     def _request(
         self, _version: int, _correlation: int, _client: str, wanted: dict[TopicPartition, Position], **more: Any
@@ -447,6 +450,7 @@ def test_an_answer_for_an_offset_that_is_no_longer_wanted_is_dropped() -> None:
         line = scene.line(receiver)
         line.ask()
         receiver.offset = 7
+        scene.source.unsettle(receiver.partition)
         line.answer(fetched(receiver.partition, 100))
         assert (receiver.taken, line.asked[-1][receiver.partition].offset) == ([], 7)
         line.answer(fetched(receiver.partition, 100))
@@ -541,8 +545,6 @@ def test_an_abandoned_partition_is_not_fetched() -> None:
     async def scenario(scene: Scene) -> None:
         one, two = Feed(TopicPartition("t", 0)), Feed(TopicPartition("t", 1))
         line = scene.line(one, two)
-        for fetch_state in line.broker.fetch_states.values():
-            fetch_state.address = BrokerAddress(1, 0)
         line.ask()
         scene.source.remove(one.partition)
         line.answer(fetched(one.partition, 5), fetched(two.partition, 6))
@@ -589,9 +591,11 @@ def test_an_idle_partition_is_not_checked_until_it_changes() -> None:
         line.answer()
         assert line.touched[-1] == []
         quiet.offset = 41
+        scene.source.unsettle(quiet.partition)
         line.answer()
         assert (line.touched[-1], line.asked[-1][quiet.partition].offset) == ([quiet.partition], 41)
         quiet.suspended = quiet.full = quiet.stuck = True
+        scene.source.unsettle(quiet.partition)
         line.answer()
         assert (line.touched[-1], [*line.asked[-1]]) == ([quiet.partition], [busy.partition])
         quiet.suspended = quiet.full = quiet.stuck = False
@@ -614,6 +618,7 @@ def test_fetches_of_idle_partitions_wait_longer_until_they_change() -> None:
         line.answer()
         assert line.waits_ms[-1] == 1000
         receiver.offset = 7  # it was sent elsewhere
+        scene.source.unsettle(receiver.partition)
         line.answer()
         assert line.waits_ms[-1] == 500
 
@@ -674,6 +679,7 @@ def test_while_all_are_full_nothing_is_fetched_and_no_partition_is_listed_twice_
         for receiver in (one, two):
             receiver.full = True
             receiver.offset += 1
+            scene.source.unsettle(receiver.partition)
         line.answer()
         for _ in range(2):
             line.ask()

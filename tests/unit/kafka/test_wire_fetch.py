@@ -284,6 +284,19 @@ def test_partitions_with_an_unknown_topic_id_are_ignored(version: int) -> None:
     assert [fetched.topic_partition for fetched in session().response(version, frame)] == [T0]
 
 
+def test_the_ids_of_a_recreated_topic_and_of_a_new_one_are_recognized_from_the_next_response_on() -> None:
+    ids = {"orders": bytes(16)}
+    fetch = FetchSession(ids)
+    response = answer(17, {T0: {}, U0: {}})
+    assert fetch.response(17, response) == []
+    ids["orders"] = IDS["orders"].bytes
+    assert [fetched.topic_partition for fetched in fetch.response(17, response)] == [T0]
+    ids["clicks-ü"] = IDS["clicks-ü"].bytes
+    assert [fetched.topic_partition for fetched in fetch.response(17, response)] == [T0, U0]
+    ids["orders"] = bytes(16)
+    assert [fetched.topic_partition for fetched in fetch.response(17, response)] == [U0]
+
+
 @pytest.mark.parametrize("version", [7, 11, 12, 17])
 @settings(max_examples=100, deadline=None)
 @given(st.data())
