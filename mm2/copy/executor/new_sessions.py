@@ -117,9 +117,10 @@ class NewSessions:
 
         The ledger names the old session until the new one is written, so another crash changes nothing.
         """
-        is_ending = cursor.partition in self._sessions.ending or cursor.is_elsewhere
-        if not is_ending and self._spec.with_sessions:
-            self.replace(cursor)
+        session = self._sessions.current.get(cursor.partition)
+        is_same = session is not None and self._sessions.rules_of(session) == self._sessions.rules
+        if is_same and self._spec.with_sessions and not cursor.is_elsewhere:
+            self.replace(cursor)  # only the source has changed
             return
         self._sessions.end_at(cursor.partition, cursor.window.mark)
         self.open({cursor.partition: cursor.window.position})
