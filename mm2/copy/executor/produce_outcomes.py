@@ -182,7 +182,9 @@ class ProduceOutcomes:
             outgoing.base_offset is None and outgoing.failure not in _NOT_APPENDED for outgoing in flight
         )
         overtaken = next((outgoing for outgoing in flight if outgoing.base_offset is not None), None)
-        if overtaken is not None and not may_be_appended and outbox.identity is not None:
+        # The first sequence may be wrong because a late request of the predecessor has filled a part, in other batches.
+        is_looked_up = outbox.looked_up and cause == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        if overtaken is not None and not may_be_appended and not is_looked_up and outbox.identity is not None:
             self._overtaken(outbox, flight[0], overtaken)
             return
         if self._queue_again(outbox, flight, split=cause in _TOO_LARGE and not may_be_appended):

@@ -682,6 +682,27 @@ def test_an_acknowledged_batch_behind_a_refused_one_stops_the_partition() -> Non
     play(scenario)
 
 
+def test_batches_that_a_late_request_of_the_predecessor_has_partly_filled_are_looked_up() -> None:
+    """Its batches had other boundaries: the first one of ours has a wrong sequence, the second one follows on its last."""
+
+    async def scenario(scene: Scene) -> None:
+        line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
+        box.end_offset = 100
+        scene.leaders(t=1)
+        scene.put(box, "a", 4)
+        scene.put(box, "b", 2)
+        await turn()
+        scene.standing = TargetProgress(
+            6, 106, 1, (FoundBatch(0, 100, 3), FoundBatch(3, 103, 1), FoundBatch(4, 104, 2))
+        )
+        line.answer((TP, OUT_OF_ORDER, -1))
+        line.answer((TP, 0, 104))
+        await wait_until_async(lambda: len(scene.acked) == 2)
+        assert (scene.acked[1], box.acked, scene.inconsistent, len(line.requests)) == (("b", 104), 6, [], 2)
+
+    play(scenario)
+
+
 def test_nothing_is_sent_without_the_lease() -> None:
     async def scenario(scene: Scene) -> None:
         line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
