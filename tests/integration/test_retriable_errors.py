@@ -5,12 +5,9 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from mm2.config.configdef import ConfigDef
-from mm2.connect.api import RetriableError, Transformation
 from mm2.copy.driver.engine import CopyEngine
 from mm2.copy.spec import CopySpec
 from mm2.kafka.structs import TopicPartition
@@ -25,21 +22,30 @@ _ROUNDS = 6
 BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
 
 
+#: A plugin, because the executors do not find the modules of the tests.
+SERVICE = """
+from pathlib import Path
+
+from mm2.config.configdef import ConfigDef
+from mm2.connect.api import RetriableError, Transformation
+
+
 class Service(Transformation):
-    """Asks a service that is down while a file exists."""
+    '''Asks a service that is down while a file exists.'''
 
     deterministic = True
 
-    def config(self) -> ConfigDef:
+    def config(self):
         return ConfigDef()
 
-    def configure(self, props: Any) -> None:
+    def configure(self, props):
         self._down = Path(props["down"])
 
-    def apply(self, record: Any) -> Any:
+    def apply(self, record):
         if self._down.exists():
             raise RetriableError("the service is down")
         return record
+"""
 
 
 @pytest.fixture
@@ -48,10 +54,14 @@ def flow(engine: CopyEngine, kafka_a: LocalKafka, kafka_b: LocalKafka, unique: s
 
 
 def asking(flow: Flow, topic: str, down: Path, **errors: str) -> CopySpec:
-    """A job whose records are changed by `Service`."""
-    props = {"source.cluster.alias": "A", "transforms": "ask", "transforms.ask.type": f"{__name__}.Service"}
+    """A job whose records are changed by a plugin that asks a service, which is down while the file ``down`` exists."""
+    plugin = down.parent / "plugins" / "asking"
+    plugin.mkdir(parents=True)
+    (plugin / "asking.py").write_text(SERVICE)
+    (plugin / "mm2-plugins.txt").write_text("asking.Service\n")
+    props = {"source.cluster.alias": "A", "transforms": "ask", "transforms.ask.type": "asking.Service"}
     props |= {"transforms.ask.down": str(down)} | {f"errors.{key.replace('_', '.')}": errors[key] for key in errors}
-    worker = {"key.converter": BYTES, "value.converter": BYTES}
+    worker = {"key.converter": BYTES, "value.converter": BYTES, "plugin.path": str(plugin.parent)}
     changes = changes_spec(props, worker, connector="MirrorSourceConnector", task=0)
     assert changes is not None
     assert changes.not_repeatable == ""

@@ -375,7 +375,8 @@ class RecordSender:
             # Move the partition to the end, so that each has its turn.
             self._queues[tp] = self._queues.pop(tp)
             return tp, taken
-        self._next_keyless()
+        if self._keyless_bytes:
+            self._next_keyless()
         return None
 
     def _write(self, tp: TopicPartition, items: list[Outgoing]) -> None:
