@@ -375,6 +375,12 @@ class LedgerEntry:
         session = Session(ended.producer, ended.start, ended.rules, before, reserved)
         return self.replace(session=session, mark=ended.mark, known_epoch=ended.known_epoch)
 
+    def is_replaced_by(self, topic_id: str) -> bool:
+        """Whether this is the id of another source topic than the one that was copied ("": unknown). A retired id is that of stale
+        metadata.
+        """
+        return bool(self.source_id) and topic_id not in {"", self.source_id, *self.retired}
+
     def is_undone(self, committed: int | None) -> bool:
         """Whether the position in Connect's offsets topic shows that this entry's transaction was not committed."""
         return self.before is not None and committed == self.previous and committed != self.mark.source

@@ -42,8 +42,7 @@ def _other_log(
     sides: Sides, one: PartitionEvidence, entry: LedgerEntry, topic: TopicInfo | KafkaFailure | None
 ) -> OtherLog | None:
     topic_id = topic.topic_id if isinstance(topic, TopicInfo) else ""
-    # A retired id is that of stale metadata.
-    if entry.source_id and topic_id not in {"", entry.source_id, *entry.retired}:
+    if entry.is_replaced_by(topic_id):
         return OtherLog(0, True, f"{one.topic} was deleted and created again on {sides.pair.source}")
     if one.state in _UNKNOWN:
         return OtherLog(0, False, one.note)

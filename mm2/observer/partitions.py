@@ -39,6 +39,8 @@ _RATE_GONE: Final = 0.01
 _ENTRY_RATE_HOLDS_MS: Final = 30_000
 #: In these states the position may be one in a log that does not exist any more.
 _OTHER_LOG: Final = frozenset({PartitionState.RECREATED, PartitionState.LOST_RANGE})
+#: These hide the condition of a partition: its task has failed, or it or its flow is paused.
+_HIDING: Final = frozenset({PartitionState.FAILED, PartitionState.PAUSED})
 _TURNED: Final = "since mm2 failback the flow in the opposite direction copies this topic"
 
 
@@ -211,7 +213,7 @@ class PartitionBook:
             total.add(view)
             if known.entry is not None and known.entry.lost:
                 losses += _losses(known.entry, inputs.now_ms - LOSSES_REPORTED_MS)
-            if _is_of_other_log(tp, known.entry, view.state, inputs):
+            if not view.is_lag_exact and _is_of_other_log(tp, known.entry, view.state, inputs):
                 other_logs.add(tp)
             elif view.lag_records:
                 if known.history.passed(view.position or 0) is None:
@@ -314,8 +316,21 @@ class PartitionBook:
         )
         if known.view is None or known.made_of != made_of:
             known.made_of = made_of
-            made = self._made(tp, known, status, position, end, lag, seconds, standing, task, verified, copied)
-            known.view = dataclasses.replace(made, is_counted=is_counted, is_lag_exact=is_lag_exact)
+            known.view = self._made(
+                tp,
+                known,
+                status,
+                position,
+                end,
+                lag,
+                seconds,
+                standing,
+                task,
+                verified,
+                copied,
+                is_counted=is_counted,
+                is_lag_exact=is_lag_exact,
+            )
             preparation = inputs.preparing.get(tp)
             if preparation is not None and preparation.state is standing.state:
                 known.view = dataclasses.replace(
@@ -336,6 +351,9 @@ class PartitionBook:
         task: int | None,
         verified: Verified | None,
         copied: tuple[int, int],
+        *,
+        is_counted: bool,
+        is_lag_exact: bool,
     ) -> PartitionView:
         entry, row = known.entry, None if status is None else status.row
         remote = status.remote_topic if status is not None else "" if entry is None else entry.remote_topic
@@ -375,6 +393,8 @@ class PartitionBook:
             None if row is None else _spread(row.age_ms),
             None if row is None else _spread(row.latency_ms),
             pause=pause,
+            is_counted=is_counted,
+            is_lag_exact=is_lag_exact,
         )
 
     @staticmethod
@@ -550,17 +570,20 @@ def _losses(entry: LedgerEntry, since_ms: int) -> list[LossView]:
 
 def _is_replaced(tp: TopicPartition, entry: LedgerEntry | None, inputs: PartitionInputs) -> bool:
     """Whether the source has another topic of this name than the one that was copied."""
-    topic_id = inputs.topic_ids.get(tp.topic, "")
-    if not topic_id or entry is None or not entry.source_id:
-        return False
-    return topic_id != entry.source_id and topic_id not in entry.retired  # metadata with a retired id is stale
+    return entry is not None and entry.is_replaced_by(inputs.topic_ids.get(tp.topic, ""))
 
 
 def _is_of_other_log(
     tp: TopicPartition, entry: LedgerEntry | None, state: PartitionState, inputs: PartitionInputs
 ) -> bool:
     """Whether the position says nothing about the log that the source has now, or it is not known whether it does."""
-    return state in _OTHER_LOG or _is_replaced(tp, entry, inputs)
+    return _log_state(entry, state) in _OTHER_LOG or _is_replaced(tp, entry, inputs)
+
+
+def _log_state(entry: LedgerEntry | None, state: PartitionState) -> PartitionState:
+    """The state that says to which log the position belongs."""
+    condition = None if entry is None else entry.condition
+    return PartitionState(condition.state) if condition is not None and state in _HIDING else state
 
 
 def _least_lag(
@@ -574,7 +597,7 @@ def _least_lag(
     start, end = inputs.starts.get(tp), inputs.ends.get(tp)
     if start is None or end is None:
         return None
-    is_new = state is PartitionState.RECREATED or _is_replaced(tp, entry, inputs)
+    is_new = _log_state(entry, state) is PartitionState.RECREATED or _is_replaced(tp, entry, inputs)
     return max(0, end - (start if is_new else max(start, position)))
 
 

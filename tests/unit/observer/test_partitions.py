@@ -411,6 +411,21 @@ def test_the_lag_is_a_lower_bound_if_the_position_may_be_of_another_log(
     assert "nothing" not in summary_of(inputs)
 
 
+@pytest.mark.parametrize("state", [PartitionState.RECREATED, PartitionState.LOST_RANGE])
+@pytest.mark.parametrize("hiding", [{"failed_tasks": {0: "ConnectError: no"}}, {"held": "stopped"}])
+def test_the_lag_is_a_lower_bound_also_while_another_state_is_shown(
+    env: Environment, state: PartitionState, hiding: dict[str, Any]
+) -> None:
+    """A task of which all partitions have stopped has failed; a flow may be stopped then."""
+    env.entry(T0, 90, 90, condition=PartitionCondition(state, STOPPED, 90, 5))
+    env.ends[T0] = 40
+    seen = env.refresh(starts={T0: 0}, **hiding)
+    view, lag = seen.views[0], 40 if state is PartitionState.RECREATED else 0
+    assert view.state in {PartitionState.FAILED, PartitionState.PAUSED}
+    assert (view.lag_records, view.is_lag_exact) == (lag, False)
+    assert (seen.risk.records, seen.risk.records_at_least) == (None, lag)
+
+
 def test_the_log_of_a_recreated_topic_ends_where_the_source_says(env: Environment) -> None:
     """Not at the end offset that the stopped copier has seen in the old log."""
     env.row(T0, 90, 90, state="RECREATED", reason=STOPPED)
