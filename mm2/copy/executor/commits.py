@@ -26,7 +26,6 @@ from mm2.copy.executor.transaction import TaskTransactions
 from mm2.copy.executor.window import SourceRange
 from mm2.copy.segments import SegmentChunk
 from mm2.copy.session import Lease, LedgerEntry, Mark, PartitionCondition, PreviousCommit, Session, SourceState, Start
-from mm2.copy.states import brief
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.records.record import Record
@@ -163,7 +162,7 @@ class Commits:
             int(cursor.rate.value),
             cursor.window.trail.newest.number,
             condition,
-            brief(cursor.conditions.note),
+            cursor.conditions.note,
             end=cursor.known_end,
             lost_before=lost_before,
             target_epoch=target.leader_epoch,
@@ -356,9 +355,8 @@ class TransactionCommits(Commits):
             if tp in acknowledged:
                 cursor.window.markers = (cursor.window.markers or 0) + 1
             elif cursor.outbox.partition in transactions.marked:
-                cursor.window.markers = (
-                    None  # its batches were rejected, perhaps before it became part of the transaction
-                )
+                # Its batches were rejected, perhaps before it became part of the transaction.
+                cursor.window.markers = None
         for cursor, copied, last in in_transaction:
             self._make_visible(cursor, copied, last)
         if self._syncs is not None:

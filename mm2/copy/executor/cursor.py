@@ -386,7 +386,7 @@ class Cursor:
     def annotate(self, note: str) -> None:
         """Report a message that stops nothing."""
         self.owner.wake(self)
-        self.conditions.note = note
+        self.conditions.note = brief(note)
 
     def fail(self, state: PartitionState, reason: str, *, at_source: bool = False) -> None:
         """Stop this partition; the others continue.
@@ -576,4 +576,4 @@ class Cursor:
         if condition is not None:
             return condition
         state = PartitionState.CATCHING_UP if self.behind else PartitionState.RUNNING
-        return PartitionCondition(state, brief(self.conditions.note), -1, -1)
+        return PartitionCondition(state, self.conditions.note, -1, -1)

@@ -149,9 +149,8 @@ class SourceBroker(Link):
     paced_until_s: float = 0.0  # monotonic; the next request waits until then
     quiet: int = 0  # consecutive responses without records
     fetch_states: dict[TopicPartition, PartitionFetchState] = field(default_factory=dict)  # all partitions
-    unsettled: dict[TopicPartition, PartitionFetchState] = field(
-        default_factory=dict
-    )  # to be considered for the next request
+    # To be considered for the next request.
+    unsettled: dict[TopicPartition, PartitionFetchState] = field(default_factory=dict)
     wanted: dict[TopicPartition, Position] = field(default_factory=dict)  # all partitions of the last request
     left: dict[TopicPartition, None] = field(default_factory=dict)  # removed since the last request, in order
     throttle_pending: bool = False  # some partitions wait for the throttle

@@ -181,7 +181,7 @@ class FetchedBatches:
         """
         reader = self.reader
         # Where offsets are preserved, what is on the target has no sequences any more.
-        begin = reader.offset if reader.outgoing.there is None else max(reader.offset, reader.outgoing.there.end)
+        begin = reader.outgoing.after_copied(reader.offset)
         if after <= begin or reader.predecessor.remaining or not reader.shares(begin):
             return False
         return first > begin or not is_dense or leader_epoch > reader.known_epoch
@@ -283,12 +283,10 @@ class FetchedBatches:
             if reader.suspended or reader.stopped:
                 return
             reader.offset = fresh
-        elif reader.outgoing.there is not None and reader.offset < min(reader.outgoing.there.end, changed.after):
-            end = min(reader.outgoing.there.end, changed.after)
+        elif there is not None and reader.offset < min(there.end, changed.after):
+            end = min(there.end, changed.after)
             offsets = [record.offset for record in changed.records]
-            if self._has_marker_at(offsets, reader.outgoing.there) or self._is_replaced(
-                view, changed.records, reader.outgoing.there
-            ):
+            if self._has_marker_at(offsets, there) or self._is_replaced(view, changed.records, there):
                 return
             reader.outgoing.add_copied(offsets, reader.offset, end, changed)
             reader.offset = end

@@ -117,8 +117,9 @@ class GapFills:
             return
         self._steps[cursor] = version
         queue = _queue(cursor)
-        is_claimed = self._has_no_right and self._transactions().is_claimed(cursor.spec.target)
-        if queue.is_known and (is_claimed if self._has_no_right else not queue.by_transactions):
+        target = cursor.spec.target
+        is_ready = self._transactions().is_claimed(target) if self._has_no_right else not queue.by_transactions
+        if queue.is_known and is_ready:
             self._send(cursor)
         else:
             self._unknown[cursor] = version

@@ -24,7 +24,7 @@ from mm2.copy.spec import CopySpec
 from mm2.copy.states import PartitionState
 from mm2.kafka.admin import Admin
 from mm2.kafka.error_codes import ErrorCode
-from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.errors import BrokerFailure, KafkaFailure, value_of
 from mm2.kafka.structs import EARLIEST, LATEST, EpochEnd, TopicPartition
 
 #: A broker may reject an offset that is in its log for this time, because replicas learn of a new leader at different times.
@@ -271,8 +271,7 @@ class Losses:
 
     def _is_shared(self, cursor: Cursor) -> bool:
         """Whether the predecessor may have sent records from the cursor's offset on, or from where the target ends."""
-        there = cursor.outgoing.there
-        return cursor.shares(cursor.offset if there is None else max(cursor.offset, there.end))
+        return cursor.shares(cursor.outgoing.after_copied(cursor.offset))
 
     def _first_lost(self, cursor: Cursor, start: int) -> int:
         """The first offset that was deleted before it was copied, if the source now starts at this one.
@@ -283,8 +282,8 @@ class Losses:
         if cursor.gaps is None:
             return cursor.offset
         session, there = self._sessions.current.get(cursor.partition), cursor.outgoing.there
-        end, records = (0, cursor.window.records) if there is None else (there.end, there.records)
-        first = max(cursor.offset, end)
+        records = cursor.window.records if there is None else there.records
+        first = cursor.outgoing.after_copied(cursor.offset)
         if session is not None and session.start.source > session.start.target and not records:
             return start
         newest = cursor.lost[-1] if cursor.lost else None
@@ -306,10 +305,7 @@ class Losses:
         def ask() -> Any:
             return self._admin.list_offsets({partition: when}, leader_epochs={partition: leader_epoch})
 
-        found = (await self._call(ask))[partition]
-        if isinstance(found, KafkaFailure):
-            raise found
-        return int(found.offset)
+        return int(value_of((await self._call(ask))[partition]).offset)
 
     async def _examine(self, cursor: Cursor, leader_epoch: int) -> bool:
         """Ask the leader of this epoch where its log diverges from what was read, and handle it.
@@ -320,10 +316,7 @@ class Losses:
         tp = cursor.partition
 
         def ask(asked: int) -> EpochEnd:
-            answer = self._admin.epoch_ends({tp: asked}, leader_epochs={tp: leader_epoch})[tp]
-            if isinstance(answer, KafkaFailure):
-                raise answer
-            return answer
+            return value_of(self._admin.epoch_ends({tp: asked}, leader_epochs={tp: leader_epoch})[tp])
 
         found = await self._call(examine, ask, epoch, offset, cursor.epochs)
         if cursor.stopped or cursor.suspended or (cursor.leader_epoch, cursor.offset) != (epoch, offset):

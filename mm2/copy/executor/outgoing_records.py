@@ -66,6 +66,10 @@ class OutgoingRecords:
     there: CopiedRange | None = None
     is_live: bool = False
 
+    def after_copied(self, offset: int) -> int:
+        """Return a source offset, or the later one at which what a predecessor has put on the target ends."""
+        return offset if self.there is None else max(offset, self.there.end)
+
     def send(
         self,
         data: memoryview,

@@ -353,7 +353,7 @@ class TargetLookUp:
         None: any number; it is known modulo 2^31.
         """
         found: list[FoundBatch] = []
-        for header in self._headers(tp, {producer}, first, end):
+        for header in self._headers(tp, producer, first, end):
             before = max(0, first - header.base_offset)  # known records of the batch
             at = header.base_sequence + before
             at = at if count is None else count_after(at - 1, count)
@@ -387,12 +387,10 @@ class TargetLookUp:
         policy = configs.get("cleanup.policy")
         return policy is not None and "compact" in (policy.value or "")
 
-    def _headers(
-        self, tp: TopicPartition, producers: AbstractSet[ProducerIdentity], first: int, end: int
-    ) -> Iterator[BatchHeader]:
+    def _headers(self, tp: TopicPartition, producer: ProducerIdentity, first: int, end: int) -> Iterator[BatchHeader]:
         for _, batch in self._batches({tp: (first, end)}):
             header = batch.view.header
-            if header is not None and ProducerIdentity(header.producer_id, header.producer_epoch) in producers:
+            if header is not None and ProducerIdentity(header.producer_id, header.producer_epoch) == producer:
                 yield header
 
     def end_of(self, partition: TopicPartition, first: int, end: int, producer: ProducerIdentity) -> int:
@@ -400,7 +398,7 @@ class TargetLookUp:
         Raises KafkaFailure.
         """
         behind = first
-        for header in self._headers(partition, {producer}, first, end):
+        for header in self._headers(partition, producer, first, end):
             behind = header.last_offset + 1
         return behind
 

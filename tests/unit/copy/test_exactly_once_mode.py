@@ -970,7 +970,7 @@ def test_an_entry_is_small_whatever_the_text_of_an_error(text: str, where: str) 
     elif where == "paused":
         scene.cursor.pause(reason, 1_000)
     else:
-        scene.cursor.conditions.note = reason
+        scene.cursor.annotate(reason)
     entry = scene.commits.entry(scene.cursor)
     record = entry_record(entry)
     assert len(record.value or b"") < 16_000
