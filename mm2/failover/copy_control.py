@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from typing import Final
 
 from mm2.copy.session import LedgerEntry
+from mm2.failover.denials import allow_writes
 from mm2.failover.evidence import counted
 from mm2.failover.partitions import is_paused
 from mm2.failover.sides import Sides, now_ms
 from mm2.kafka.errors import KafkaFailure
-from mm2.kafka.structs import TopicPartition
+from mm2.kafka.structs import AclBinding, TopicPartition
 from mm2.mirror.promotions import Promotion, promoted, withdrawn
 
 #: Tasks read the promotions every second, and need up to eight seconds to finish batches in flight.
@@ -69,6 +70,18 @@ def stop_copying(sides: Sides, topics: Collection[str], verb: str) -> tuple[list
     else:
         done.append(f"all tasks of {flow} have confirmed in the ledger that they stopped copying them")
     return done, problems
+
+
+def hand_over(
+    sides: Sides, topics: Collection[str], denials: Collection[AclBinding], verb: str
+) -> tuple[list[str], list[str], bool]:
+    """Stop copying these topics, then delete the ``denials`` of writing to them: (done, problems, whether they are promoted)."""
+    try:
+        done, problems = stop_copying(sides, topics, verb)
+    except KafkaFailure as failure:
+        return [], [f"{may_be_promoted(sides, topics)}: {failure}"], False
+    allowed, denied = allow_writes(sides, topics, denials)
+    return [*done, *allowed], [*problems, *denied], True
 
 
 def resume_copying(sides: Sides, topics: Collection[str]) -> tuple[list[str], list[str]]:

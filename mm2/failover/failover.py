@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from mm2.config.mirrormaker import SourceAndTarget
-from mm2.failover.copy_control import may_be_promoted, on_interrupt, stop_copying
-from mm2.failover.denials import allow_writes, denials_of, still_denied, to_allow
+from mm2.failover.copy_control import hand_over, may_be_promoted, on_interrupt
+from mm2.failover.denials import denials_of, still_denied, to_allow
 from mm2.failover.evidence import (
     DONE,
     FailoverReport,
@@ -159,14 +159,10 @@ def _execute(sides: Sides, before: Before, groups: Groups, options: FailoverOpti
     result = _Result(before.partitions, notes=before.notes)
     topics, denials = before.topics, denials_of(sides, before.topics)
     with on_interrupt(may_be_promoted(sides, topics)):
-        try:
-            result.done, result.problems = stop_copying(sides, topics, VERB)
-        except KafkaFailure as failure:
-            result.problems.append(f"{may_be_promoted(sides, topics)}: {failure}")
+        result.done, result.problems, is_promoted = hand_over(sides, topics, denials, VERB)
+        if not is_promoted:
             return result
-        allowed, denied = allow_writes(sides, topics, denials)
-        result.done += allowed
-        result.problems += [*denied, *still_denied(sides, topics, options.choice)]
+        result.problems += still_denied(sides, topics, options.choice)
         try:
             after, late = after_stop(sides, before, options.choice, leave_behind=options.leave_behind)
             result.partitions, result.notes = after.partitions, after.notes

@@ -18,11 +18,11 @@ from mm2.failover.source_tail import source_tails
 from mm2.kafka.admin import Admin
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import LATEST, OffsetInfo, TopicPartition
+from mm2.mirror.adoption import next_offsets
 from mm2.mirror.client.freshness import FreshnessWatch
 from mm2.mirror.client.mirror_client import MirrorClient
 from mm2.mirror.clients import ClientKind, Side
 from mm2.mirror.discovery import vanished
-from mm2.mirror.ledgers import source_offsets
 from mm2.mirror.source_answers import SourceAnswers, source_answers
 
 
@@ -284,9 +284,5 @@ def _without_undone(sides: Sides, entries: Sequence[LedgerEntry]) -> list[Ledger
         return list(entries)
     with sides.client(Side.TARGET, ClientKind.CONSUMER) as cluster:
         topic = sides.config.worker["offset.storage.topic"]
-        committed = source_offsets(cluster, topic, sides.pair.source, READ_S)
-    return [entry.undone() if entry.is_undone(_next(committed.get(entry.source))) else entry for entry in entries]
-
-
-def _next(done: int | None) -> int | None:
-    return None if done is None else done + 1
+        committed = next_offsets(cluster, topic, sides.pair.source, READ_S)
+    return [entry.undone() if entry.is_undone(committed.get(entry.source)) else entry for entry in entries]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from mm2.failover.copy_control import may_be_promoted, on_interrupt, stop_copying
-from mm2.failover.denials import allow_writes, denials_of, to_allow
+from mm2.failover.copy_control import hand_over, may_be_promoted, on_interrupt
+from mm2.failover.denials import denials_of, to_allow
 from mm2.failover.evidence import FailoverReport, counted, target_problems
 from mm2.failover.groups import Choice
 from mm2.failover.leaving import Before, Confirm, after_stop, reason_to_confirm, refuse_rejected, refuse_to_leave_behind
@@ -20,12 +19,10 @@ from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.structs import AclBinding, AclOperation, AclPermission, PatternType, ResourceType
 from mm2.mirror.acl_sync import acl_filter, applies_to
+from mm2.mirror.write_denials import VISIBLE_S, polled_until_empty
 
 VERB: Final = "promote"
 _WRITING: Final = frozenset({AclOperation.WRITE, AclOperation.ALL})
-#: A broker applies an ACL some time after the controller has acknowledged it.
-_VISIBLE_S: Final = 10.0
-_POLL_S: Final = 0.1
 
 
 def promote(
@@ -104,15 +101,9 @@ class _PromoteState:
 def _execute(sides: Sides, choice: Choice, result: _PromoteState, *, leave_behind: bool) -> bool:
     """Promote the topics; whether they certainly are. From here on, no failure means that nothing was changed."""
     before, topics = result.state, result.state.topics
-    denials = denials_of(sides, topics)
-    try:
-        result.done, result.problems = stop_copying(sides, topics, VERB)
-    except KafkaFailure as failure:
-        result.problems.append(f"{may_be_promoted(sides, topics)}: {failure}")
+    result.done, result.problems, is_promoted = hand_over(sides, topics, denials_of(sides, topics), VERB)
+    if not is_promoted:
         return False
-    allowed, denied = allow_writes(sides, topics, denials)
-    result.done += allowed
-    result.problems += denied
     try:
         result.state, late = after_stop(sides, before, choice, leave_behind=leave_behind)
         result.problems += late
@@ -173,18 +164,17 @@ def _create_acls(sides: Sides, wanted: Sequence[AclBinding]) -> list[str]:
     try:
         answers = sides.target.create_acls(wanted)
         failed = {acl: answer for acl, answer in answers.items() if isinstance(answer, KafkaFailure)}
-        deadline = time.monotonic() + _VISIBLE_S
-        while True:
-            there = set(sides.target.describe_acls(acl_filter(ResourceType.TOPIC)))
-            unknown_ends = [acl for acl in wanted if acl not in failed and acl not in there]
-            if not unknown_ends or time.monotonic() > deadline:
-                break
-            time.sleep(_POLL_S)
+        created = set(wanted) - failed.keys()
+        invisible = polled_until_empty(
+            lambda: created - set(sides.target.describe_acls(acl_filter(ResourceType.TOPIC)))
+        )
     except KafkaFailure as failure:
         return [f"the ACLs may not be created, run the command again: {failure}"]
     problems = [f"ACL {_text(acl)}: {failure}" for acl, failure in failed.items()]
     return problems + [
-        f"ACL {_text(acl)} was created, but is not visible after {_VISIBLE_S:.0f} s" for acl in unknown_ends
+        f"ACL {_text(acl)} was created, but is not visible after {VISIBLE_S:.0f} s"
+        for acl in wanted
+        if acl in invisible
     ]
 
 

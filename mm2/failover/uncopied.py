@@ -76,9 +76,8 @@ def _selected(sides: Sides, source: Admin, choice: Choice) -> list[TopicPartitio
         ledgers = Ledgers(sides.clients, sides.target)
         provenance = Provenance(source, sides.target, selection, ledgers, RecurringErrors(), lambda _: False)
         new = provenance.foreseen(new)
-    turned = {
-        topic for topic, one in promoted(sides.ledger).items() if one.turned
-    }  # the opposite flow copies them here
+    # The opposite flow copies these here.
+    turned = {topic for topic, one in promoted(sides.ledger).items() if one.turned}
     copied = {tp.topic for tp in known} & seen.partitions.keys() - turned
     partitions = [
         TopicPartition(topic, number) for topic in sorted(new | copied) for number in range(seen.partitions[topic])

@@ -186,5 +186,17 @@ def _positions(kept: Sequence[KeptOffset], connector: str, source: str) -> dict[
     return found
 
 
+def next_offsets(cluster: Cluster, topic: str, source_alias: str, timeout_s: float) -> dict[TopicPartition, int]:
+    """A flow's positions in Connect's offsets topic, as the next source offsets. Raises KafkaFailure."""
+    found = {}
+    for one in kept_offsets(cluster, topic, timeout_s):
+        partition, offset = one.partition or {}, one.offset or {}
+        if one.connector == CONNECTOR and partition.get("cluster") == source_alias:
+            done = offset.get("offset")
+            if isinstance(done, int):
+                found[TopicPartition(str(partition.get("topic")), partition.get("partition", -1))] = done + 1
+    return found
+
+
 def _is_number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)

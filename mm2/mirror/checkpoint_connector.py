@@ -80,9 +80,8 @@ class MirrorCheckpointConnector(MirrorConnector):
         self._lock = threading.Lock()
         # Maps each group to whether it is a share group; None until the groups have been listed once.
         self._groups: dict[str, bool] | None = None
-        self._kinds: dict[
-            str, tuple[str, str]
-        ] = {}  # type and protocol type of each group when they were last searched
+        # Type and protocol type of each group when they were last searched.
+        self._kinds: dict[str, tuple[str, str]] = {}
         self._calm = Calm()
         self._calm_until = 0.0
         self._reader: KafkaBasedLog | None = None

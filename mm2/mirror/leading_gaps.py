@@ -339,10 +339,7 @@ class LeadingGaps:
             there = self._configs(self._target, remote)
             retention = there.get(_RETENTION_KEY)
             if retention == FILLING_RETENTION_MS:
-                described = self._source.describe_configs([topic])[topic]
-                if isinstance(described, KafkaFailure):
-                    raise described
-                wanted = self._config_sync.for_creation(described)
+                wanted = self._config_sync.for_creation(value_of(self._source.describe_configs([topic])[topic]))
                 self._alter(remote, [_operation(name, wanted.get(name)) for name in (_POLICY_KEY, _RETENTION_KEY)])
         except KafkaFailure as failure:
             # Without this right it has not been filled either.
@@ -355,15 +352,11 @@ class LeadingGaps:
 
     @staticmethod
     def _configs(admin: Admin, topic: str) -> Mapping[str, str | None]:
-        described = admin.describe_configs([topic], [_RETENTION_KEY])[topic]
-        if isinstance(described, KafkaFailure):
-            raise described
+        described = value_of(admin.describe_configs([topic], [_RETENTION_KEY])[topic])
         return {name: entry.value for name, entry in described.items()}
 
     def _alter(self, remote: str, operations: list[AlterOp]) -> None:
-        answer = self._target.incremental_alter_configs({remote: operations})[remote]
-        if isinstance(answer, KafkaFailure):
-            raise answer
+        value_of(self._target.incremental_alter_configs({remote: operations})[remote])
 
 
 def _waiting(source: TopicPartition, remote: str, state: GapState) -> Preparation:

@@ -9,12 +9,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mm2.config.mirror_keys import SOURCE_CONNECTOR
-from mm2.connect.stores.offset_survey import kept_offsets
 from mm2.copy.ledger import Ledger, LedgerLog, ledger_topic
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
-from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.errors import BrokerFailure, KafkaFailure, value_of
 from mm2.kafka.producer import Producer
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import LATEST, TopicPartition
@@ -33,18 +31,6 @@ _NOTED: Final = (ACL_NOTE, DENIAL_NOTE, PROVENANCE_NOTE, PROMOTED_NOTE)
 _TIMEOUT_S: Final = 15.0
 _FRESH_S: Final = 3600.0
 _LEDGER: Final = re.compile(r"mm2-ledger\..+\.internal")
-
-
-def source_offsets(cluster: Cluster, topic: str, source_alias: str, timeout_s: float) -> dict[TopicPartition, int]:
-    """A flow's offsets in Connect's offsets topic: the last offset copied. Raises KafkaFailure."""
-    found = {}
-    for one in kept_offsets(cluster, topic, timeout_s):
-        partition, offset = one.partition or {}, one.offset or {}
-        if one.connector == SOURCE_CONNECTOR.rpartition(".")[2] and partition.get("cluster") == source_alias:
-            done = offset.get("offset")
-            if isinstance(done, int):
-                found[TopicPartition(str(partition.get("topic")), partition.get("partition", -1))] = done
-    return found
 
 
 @dataclass(frozen=True)
@@ -126,11 +112,7 @@ class Ledgers:
             info, end = described[name], ends[TopicPartition(name, 0)]
             if vanished(info):
                 continue
-            if isinstance(info, KafkaFailure):
-                raise info
-            if isinstance(end, KafkaFailure):
-                raise end
-            state = (info.topic_id, end.offset)
+            state = (value_of(info).topic_id, value_of(end).offset)
             before = self._read_before.get((side, name))
             if before is None or before[0] != state:
                 ledger = self.read(side, name, admin)
@@ -145,10 +127,8 @@ class Ledgers:
 
     @staticmethod
     def _topic_id(topic: str, admin: Admin) -> str:
-        answer = admin.describe_topics([topic])[topic]
-        if isinstance(answer, KafkaFailure):
-            raise answer  # a reader would wait for the topic
-        return answer.topic_id
+        # A reader would wait for a missing topic.
+        return value_of(admin.describe_topics([topic])[topic]).topic_id
 
     def _read(
         self, side: Side, topic: str, known: tuple[Ledger, Mapping[int, int]] | None

@@ -75,7 +75,7 @@ class RemoteTopics:
     over_limit: Mapping[str, str] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     # Properties with their values that this target has rejected.
-    _refused: set[tuple[str, str]] = field(default_factory=set)
+    _rejected: set[tuple[str, str]] = field(default_factory=set)
 
     def ensure(self, source: Mapping[str, int], target: Mapping[str, int]) -> dict[str, int]:
         """Create missing topics and partitions. Returns the number of partitions by remote topic.
@@ -167,7 +167,7 @@ class RemoteTopics:
         again, few = [], []
         for topic in topics:
             code = _code(answers.get(topic.name))
-            if code == ErrorCode.INVALID_CONFIG and (lesser := self._without_refused(topic)) != topic:
+            if code == ErrorCode.INVALID_CONFIG and (lesser := self._without_rejected(topic)) != topic:
                 again.append(lesser)
             elif code == ErrorCode.INVALID_REPLICATION_FACTOR and self.or_broker_default:
                 few.append(dataclasses.replace(topic, replication_factor=-1))
@@ -178,7 +178,7 @@ class RemoteTopics:
             self.replication_factor = -1
         return {**answers, **self._make(again + few)} if again or few else answers
 
-    def _without_refused(self, topic: NewTopic) -> NewTopic:
+    def _without_rejected(self, topic: NewTopic) -> NewTopic:
         """`topic` without the properties that the target rejects; each of them is reported.
 
         An older broker does not know all properties of a newer one, and reports only one unknown property at a time.
@@ -187,7 +187,7 @@ class RemoteTopics:
             alone = dataclasses.replace(topic, configs={name: value})
             answer = self.target_admin.create_topics([alone], validate_only=True).get(topic.name)
             if isinstance(answer, KafkaFailure) and _code(answer) == ErrorCode.INVALID_CONFIG:
-                self._refused.add((name, value))
+                self._rejected.add((name, value))
                 cluster = self.selection.target_alias
                 log.warning(
                     "Cluster %s rejects %s=%s, so remote topics are created without it: %s",
@@ -199,7 +199,7 @@ class RemoteTopics:
         return dataclasses.replace(topic, configs=self._acceptable(topic.configs))
 
     def _acceptable(self, configs: Mapping[str, str]) -> dict[str, str]:
-        return {name: value for name, value in configs.items() if (name, value) not in self._refused}
+        return {name: value for name, value in configs.items() if (name, value) not in self._rejected}
 
     def _grow(self, short: Mapping[str, int]) -> dict[str, int]:
         wanted = {}

@@ -84,7 +84,7 @@ def parse_start_from(text: str, *, source_alias: str | None = None) -> StartFrom
     others: set[str] = set()
     try:
         for line, entry in _entries(content):
-            if entry.is_listed and None not in (entry.cluster, source_alias) and entry.cluster != source_alias:
+            if entry.is_listed and _is_from_elsewhere(entry, source_alias):
                 others.add(str(entry.cluster))
             else:
                 _add(offsets, line, entry, source_alias)
@@ -139,6 +139,11 @@ def _timestamp_ms(value: str) -> int:
     return (instant - _EPOCH) // timedelta(milliseconds=1)
 
 
+def _is_from_elsewhere(entry: _WrittenOffset, source_alias: str | None) -> bool:
+    """Whether the entry names another cluster than the one that the flow copies from."""
+    return None not in (entry.cluster, source_alias) and entry.cluster != source_alias
+
+
 def _add(offsets: dict[TopicPartition, int], line: int, entry: _WrittenOffset, source_alias: str | None) -> None:
     """Validate and store one entry."""
     topic, partition, offset = entry.topic, entry.partition, entry.offset
@@ -147,7 +152,7 @@ def _add(offsets: dict[TopicPartition, int], line: int, entry: _WrittenOffset, s
     if not _is_integer(partition) or not 0 <= partition <= _MAX_PARTITION:
         raise _BadLine(line, f"{partition!r} is not a partition number")
     place = TopicPartition(topic, partition)
-    if None not in (entry.cluster, source_alias) and entry.cluster != source_alias:
+    if _is_from_elsewhere(entry, source_alias):
         raise _BadLine(line, f"{place} is of cluster {entry.cluster!r}, but the flow copies from {source_alias}")
     if entry.copied and offset is None:
         return

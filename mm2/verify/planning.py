@@ -12,7 +12,7 @@ from mm2.copy.ledger import Ledger, Verified
 from mm2.copy.segments import Gap, Segment, SegmentChunk
 from mm2.copy.session import LedgerEntry, Rules
 from mm2.kafka.admin import Admin
-from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.errors import BrokerFailure, KafkaFailure, value_of
 from mm2.kafka.structs import EARLIEST, LATEST, ConfigEntry, OffsetInfo, TopicInfo, TopicPartition
 from mm2.mirror.discovery import vanished
 from mm2.verify.findings import Explained
@@ -154,13 +154,7 @@ class ClusterOffsets:
             raise info
         if info is None or partition.partition not in info.partitions:
             raise BrokerFailure.of(3, subject=f"Partition {partition}")
-        start, end = self.starts[partition], self.ends[partition]
-        for found in (start, end):
-            if isinstance(found, KafkaFailure):
-                raise found
-        assert isinstance(start, int)  # noqa: S101  (see above)
-        assert isinstance(end, int)  # noqa: S101
-        return start, end
+        return value_of(self.starts[partition]), value_of(self.ends[partition])
 
     def topic_id(self, topic: str) -> str:
         """The id of a topic; "" if unknown."""

@@ -12,13 +12,14 @@ from mm2.copy.ledger import Ledger, LedgerLog, Verified, ledger_topic, verified_
 from mm2.copy.spec import ChangesSpec
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
-from mm2.kafka.errors import CorruptBatch, KafkaFailure, value_of
+from mm2.kafka.errors import CorruptBatch, value_of
 from mm2.kafka.reader import read_partition
 from mm2.kafka.structs import EARLIEST, LATEST, OffsetInfo, TopicInfo, TopicPartition
+from mm2.mirror.adoption import next_offsets
 from mm2.mirror.clients import ClientKind, MirrorClients, Side
 from mm2.mirror.discovery import vanished
 from mm2.mirror.formats import FormatError, OffsetSync
-from mm2.mirror.ledgers import Ledgers, source_offsets
+from mm2.mirror.ledgers import Ledgers
 from mm2.mirror.record_changes import changing_keys
 from mm2.mirror.selection import TopicSelection
 from mm2.mirror.source_connector import topic_selection
@@ -152,8 +153,7 @@ class Verification:
         answer = target.describe_topics([topic])[topic]
         if vanished(answer):
             return None
-        if isinstance(answer, KafkaFailure):
-            raise answer
+        value_of(answer)
         settings = self._clients.settings(Side.TARGET, ClientKind.CONSUMER, "ledger-consumer")
         following = LedgerLog(settings, topic, name=self._clients.target_alias)
         try:
@@ -170,11 +170,10 @@ class Verification:
             return set()
         cluster = self._clients.cluster(Side.TARGET, ClientKind.CONSUMER, "verify-offsets-consumer")
         try:
-            done = source_offsets(cluster, self._offsets_topic, self._clients.source_alias, _READ_S)
+            committed = next_offsets(cluster, self._offsets_topic, self._clients.source_alias, _READ_S)
         finally:
             cluster.close()
-        following = {partition: offset + 1 for partition, offset in done.items()}
-        return {entry.source for entry in open_ones if entry.is_undone(following.get(entry.source))}
+        return {entry.source for entry in open_ones if entry.is_undone(committed.get(entry.source))}
 
     def _plans(
         self, request: VerifyRequest, ledger: Ledger | None, source: Admin, target: Admin, *, incremental: bool

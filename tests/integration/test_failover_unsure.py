@@ -26,41 +26,32 @@ from mm2.sandbox.kafka import LocalKafka
 from tests.integration.asking import asked
 from tests.integration.copy_flow import admin_of
 from tests.integration.mirror_flow import commit, create, write
-from tests.integration.mirror_process import delete, grow, table, write_config
+from tests.integration.mirror_process import delete, grow, table
 from tests.integration.test_failover_verbs import (
     GONE,
     NUMBER,
     checkpointed,
     copied_completely,
+    identity_properties,
     left_behind,
     outcomes,
     properties,
 )
+from tests.support import passworded
 from tests.support.cluster import LocalCluster
+from tests.support.passworded import LISTENERS, PASSWORDS
 from tests.support.waiting import wait_until
-
-PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
     """A broker with a listener that requires a password."""
-    overrides = {
-        "sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.login.plain.sasl.jaas.config": f'{PLAIN} required user_mirror="secret";',
-    }
-    listeners = {"OPEN": "PLAINTEXT", "LOGIN": "SASL_PLAINTEXT"}
-    folder = tmp_path_factory.mktemp("guarded")
-    with LocalKafka("guarded", folder, listeners=listeners, overrides=overrides) as broker:
+    with LocalKafka("guarded", tmp_path_factory.mktemp("guarded"), listeners=LISTENERS, overrides=PASSWORDS) as broker:
         yield broker
 
 
 def login(unique: str, password: str) -> dict[str, str]:
-    return {
-        f"{unique}.security.protocol": "SASL_PLAINTEXT",
-        f"{unique}.sasl.mechanism": "PLAIN",
-        f"{unique}.sasl.jaas.config": f'{PLAIN} required username="mirror" password="{password}";',
-    }
+    return {f"{unique}.{key}": value for key, value in passworded.login(password).items()}
 
 
 def test_a_wrong_password_does_not_halt_a_healthy_flow(
@@ -263,14 +254,7 @@ def test_records_that_the_target_has_lost_are_a_problem(
     """As after an unclean election on the target. Under identity naming, the opposite flow does not start after them."""
     topic, a, b = "t-" + unique, f"{unique}-a", f"{unique}-b"
     flow = f"{a}->{b}"
-    props = {
-        "clusters": f"{a},{b}",
-        f"{a}.bootstrap.servers": kafka_a.bootstrap,
-        f"{b}.bootstrap.servers": kafka_b.bootstrap,
-        "topics": topic,
-        "replication.policy.class": "org.apache.kafka.connect.mirror.IdentityReplicationPolicy",
-    }
-    file = write_config(tmp_path / "mm2.properties", props)
+    file = identity_properties(tmp_path, (a, b), kafka_a, kafka_b, topic)
     create(kafka_a, topic)
     write(kafka_a, topic, [(None, NUMBER)] * 100, 0)
     create(kafka_b, topic)

@@ -35,6 +35,19 @@ def properties(tmp_path: Path, unique: str, source: str, target: str, **more: st
     return write_config(tmp_path / "mm2.properties", {**props, "topics": f"t-{unique}", **more})
 
 
+def identity_properties(tmp_path: Path, aliases: tuple[str, str], a: LocalKafka, b: LocalKafka, topic: str) -> Path:
+    """A flow that keeps the names of topics; both aliases are unique."""
+    source, target = aliases
+    props = {
+        "clusters": f"{source},{target}",
+        f"{source}.bootstrap.servers": a.bootstrap,
+        f"{target}.bootstrap.servers": b.bootstrap,
+        "topics": topic,
+        "replication.policy.class": "org.apache.kafka.connect.mirror.IdentityReplicationPolicy",
+    }
+    return write_config(tmp_path / "mm2.properties", props)
+
+
 def left_behind(broker: LocalKafka, alias: str, remote: str, topic: str) -> None:
     """1,000 records of partition 0 were copied, and none of partition 1 from offset 50 on; the source had 1,010 and 50."""
     create(broker, remote, 2)
@@ -307,7 +320,7 @@ def test_records_of_a_writer_that_was_not_stopped_are_reported(
         write(kafka_a, topic, [(None, NUMBER)] * 3, 0)
         return stop_copying(sides, topics, verb)
 
-    monkeypatch.setattr("mm2.failover.failover.stop_copying", meanwhile)
+    monkeypatch.setattr("mm2.failover.copy_control.stop_copying", meanwhile)
     code, out, _ = asked(
         capsys, "failover", file, flow, "--wait", "60", "--yes", "--json", "--group", f"{unique}-nobody"
     )
@@ -364,14 +377,7 @@ def test_under_identity_naming_the_reverse_flow_starts_after_the_copied_records(
 ) -> None:
     topic, a, b = "t-" + unique, f"{unique}-a", f"{unique}-b"
     there, back = f"{a}->{b}", f"{b}->{a}"
-    props = {
-        "clusters": f"{a},{b}",
-        f"{a}.bootstrap.servers": kafka_a.bootstrap,
-        f"{b}.bootstrap.servers": kafka_b.bootstrap,
-        "topics": topic,
-        "replication.policy.class": "org.apache.kafka.connect.mirror.IdentityReplicationPolicy",
-    }
-    file = write_config(tmp_path / "mm2.properties", props)
+    file = identity_properties(tmp_path, (a, b), kafka_a, kafka_b, topic)
     left_behind(kafka_b, a, topic, topic)
     create(kafka_a, topic, 2)
     write(kafka_a, topic, [(None, NUMBER)] * 1_210, 0)
