@@ -47,18 +47,11 @@ from mm2.kafka.structs import TopicPartition
 from mm2.sandbox.errors import SandboxError
 from mm2.sandbox.kafka import LocalKafka, start_all, stop_all
 from mm2.sandbox.process import end
+from tests.support.passworded import LISTENERS, PASSWORDS, RIGHTS, login
 
 _REPOSITORY = Path(__file__).resolve().parents[1]
 _PATIENCE_S = 600.0
-_PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 _JVM_OPTIONS = ("-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
-_GUARDED = {
-    "sasl.enabled.mechanisms": "PLAIN",
-    "listener.name.login.plain.sasl.jaas.config": f'{_PLAIN} required user_mirror="secret";',
-    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "super.users": "User:ANONYMOUS",
-    "allow.everyone.if.no.acl.found": "true",
-}
 #: A right that another user has, too, is withheld from all who have no ACL.
 _WITHHELD = (
     ResourceType.BROKER,
@@ -165,16 +158,11 @@ def rate(row: Row, pair: Sequence[LocalKafka], clusters: Sequence[Cluster], numb
     """Units a second of one run. Raises BenchFailed, with the end of the log, when the process ends or does not copy."""
     source, target = pair
     alias = f"A{number}", f"B{number}"
-    login = {
-        "bootstrap.servers": target.address("LOGIN"),
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": "PLAIN",
-        "sasl.jaas.config": f'{_PLAIN} required username="mirror" password="secret";',
-    }
+    of_target = {"bootstrap.servers": target.address("LOGIN"), **login()}
     more = {
         f"{alias[0]}->{alias[1]}.preserve.offsets": "true",
         f"{alias[0]}.consumer.isolation.level": "read_committed",
-        **{f"{alias[1]}.{key}": value for key, value in login.items()},
+        **{f"{alias[1]}.{key}": value for key, value in of_target.items()},
     }
     flow = Flow(*alias, source.bootstrap, target.address("LOGIN"), row.name, more=more)
     arrivals = Arrivals(clusters[1], flow.remote_topic, row.partitions)
@@ -216,9 +204,13 @@ def _measure(rows: Sequence[Row], runs: int, found: dict[str, list[float]]) -> N
         source = LocalKafka(
             "A", folder / "a", heap="1g", jvm_options=_JVM_OPTIONS, overrides={"log.retention.ms": "-1"}
         )
-        listeners = {"OPEN": "PLAINTEXT", "LOGIN": "SASL_PLAINTEXT"}
         target = LocalKafka(
-            "B", folder / "b", heap="1g", jvm_options=_JVM_OPTIONS, listeners=listeners, overrides=_GUARDED
+            "B",
+            folder / "b",
+            heap="1g",
+            jvm_options=_JVM_OPTIONS,
+            listeners=LISTENERS,
+            overrides={**PASSWORDS, **RIGHTS},
         )
         pair = source, target
         start_all(pair)

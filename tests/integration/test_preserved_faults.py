@@ -30,11 +30,10 @@ from tests.integration.spark_workers import workers
 from tests.integration.test_copy_engine import numbered, write
 from tests.integration.test_preserved_offsets import assert_same, preserving, transactions
 from tests.support.cluster import LocalCluster
+from tests.support.passworded import LISTENERS, PASSWORDS, RIGHTS, login
 from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.slow
-
-PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 
 
 @pytest.fixture(scope="module")
@@ -45,16 +44,8 @@ def replicated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluste
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
-    overrides = {
-        "sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.login.plain.sasl.jaas.config": f'{PLAIN} required user_mirror="secret";',
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS",
-        "allow.everyone.if.no.acl.found": "true",
-    }
-    listeners = {"OPEN": "PLAINTEXT", "LOGIN": "SASL_PLAINTEXT"}
     folder = tmp_path_factory.mktemp("guarded")
-    with LocalKafka("B", folder, listeners=listeners, overrides=overrides, heap="384m") as broker:
+    with LocalKafka("B", folder, listeners=LISTENERS, overrides={**PASSWORDS, **RIGHTS}, heap="384m") as broker:
         yield broker
 
 
@@ -157,13 +148,8 @@ def withdraw(broker: LocalKafka, *acls: AclBinding) -> None:
 
 def as_mirror(guarded: LocalKafka, spec: CopySpec) -> CopySpec:
     """The same job as the user mirror."""
-    login = {
-        "bootstrap.servers": guarded.address("LOGIN"),
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": "PLAIN",
-        "sasl.jaas.config": f'{PLAIN} required username="mirror" password="secret";',
-    }
-    return replace(spec, target=ClientSettings.from_props(login, client_id="copy-target"))
+    props = {"bootstrap.servers": guarded.address("LOGIN"), **login()}
+    return replace(spec, target=ClientSettings.from_props(props, client_id="copy-target"))
 
 
 @pytest.mark.timeout(600)

@@ -18,6 +18,7 @@ from mm2.kafka.errors import KafkaFailure, TimeoutFailure
 from mm2.kafka.producer import RecordMetadata
 from mm2.kafka.records.record import Record
 from mm2.kafka.transactions import TransactionalProducer
+from tests.support.waiting import wait_until
 from tests.unit.connect.task_parts import RecordingListener, equipment, source_setup
 
 METADATA = RecordMetadata("t", 0, 7, 0)
@@ -125,9 +126,7 @@ def test_a_record_that_was_not_written_is_not_acknowledged_by_the_last_commit(st
     running.start()
     assert sender.waits.wait(10)
     running.set_target_state(state)
-    deadline = time.monotonic() + 10
-    while "commit" not in transactions.calls and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: "commit" in transactions.calls, 10, detail=lambda: transactions.calls)
     running.stop()
     assert running.await_stop(10)
     assert sender.written == [b"0"]

@@ -279,6 +279,14 @@ def compared(scene: Scene, source: Iterable[Record], target: Iterable[Record]) -
     return starts
 
 
+def ending_at(scene: Scene, end: int, starts: Any = None) -> None:
+    """The target of a new session, or of other ``starts``, ends at this offset and differs from the source nowhere."""
+    starts = starts or scene.new_sessions._preserved
+    starts._source_admin = starts._target_admin = scene
+    starts._target = SimpleNamespace(stable_ends=lambda asked: dict.fromkeys(asked, OffsetInfo(end, -1, -1)))
+    starts._first_difference = lambda *_: None
+
+
 PRESERVED = dataclasses.replace(ENTRY, mark=Mark(50, 50, 50), is_preserved=True)
 
 
@@ -390,10 +398,8 @@ def test_with_preserved_offsets_transactions_of_a_killed_process_are_ended_befor
     scene = preserving()
     scene.settled = [True]
     scene.standings = [TargetProgress(50, 50, 4)]
-    for starts in (cast("Any", scene.continued._preserved), cast("Any", scene.new_sessions._preserved)):
-        starts._source_admin = starts._target_admin = scene
-        starts._target = SimpleNamespace(stable_ends=lambda asked: dict.fromkeys(asked, OffsetInfo(50, -1, -1)))
-        starts._first_difference = lambda *_: None
+    ending_at(scene, 50)
+    ending_at(scene, 50, scene.continued._preserved)
     entry = PRESERVED.replace(session=dataclasses.replace(SESSION, rules=rules), fills_by_transactions=True)
     start = Start(50, 50, entry.replace(session=None) if is_moved else entry, moved=is_moved)
     play(scene, lambda: scene.begin(start))
@@ -466,10 +472,7 @@ def test_with_preserved_offsets_other_rules_keep_the_leading_gap() -> None:
     scene = preserving()
     scene.standings = [TargetProgress(0, 200, 4)]
     scene.offsets[EARLIEST], scene.offsets[LATEST] = [500], [600]
-    starts: Any = scene.new_sessions._preserved
-    starts._source_admin = starts._target_admin = scene
-    starts._target = SimpleNamespace(stable_ends=lambda asked: dict.fromkeys(asked, OffsetInfo(200, -1, -1)))
-    starts._first_difference = lambda *_: None
+    ending_at(scene, 200)
     session = dataclasses.replace(LEADING.session or SESSION, rules=COMMITTED)
     play(scene, lambda: scene.begin(Start(0, 0, LEADING.replace(session=session))))
     assert (scene.sessions.current[TP].start, scene.cursor.offset) == (Mark(500, 200, 0), 500)
@@ -482,10 +485,7 @@ def test_with_preserved_offsets_other_rules_after_a_crash_begin_with_a_look_up(
     """A late batch of the predecessor would shift the first one of the new session."""
     scene = preserving()
     scene.standings = [TargetProgress(55, 55, 4)]
-    starts: Any = scene.new_sessions._preserved
-    starts._source_admin = starts._target_admin = scene
-    starts._target = SimpleNamespace(stable_ends=lambda asked: dict.fromkeys(asked, OffsetInfo(55, -1, -1)))
-    starts._first_difference = lambda *_: None
+    ending_at(scene, 55)
     entry = PRESERVED.replace(session=dataclasses.replace(SESSION, rules=COMMITTED))
     play(scene, lambda: scene.begin(Start(50, 50, entry, clean=is_clean)))
     scene.written()

@@ -18,9 +18,19 @@ from mm2.copy.executor.outbox import OutboxState, OutgoingBatch
 from mm2.copy.executor.outgoing_records import CopiedRange
 from mm2.copy.executor.target_progress import FoundBatch, RevivedSession, TargetProgress
 from mm2.copy.session import UNBOUNDED, EndedSession, LedgerEntry, Mark, Session, Start
-from mm2.kafka.structs import OffsetInfo, ProducerIdentity
+from mm2.kafka.structs import ProducerIdentity
 from tests.unit.copy.batches import TP, Bench, batch, holed, marker, of_epoch, spoiled
-from tests.unit.copy.test_opening import ENTRY, PRESERVED, SESSION, UNCOMMITTED, Scene, compared, play, preserving
+from tests.unit.copy.test_opening import (
+    ENTRY,
+    PRESERVED,
+    SESSION,
+    UNCOMMITTED,
+    Scene,
+    compared,
+    ending_at,
+    play,
+    preserving,
+)
 
 
 def taken_over(offset: int = 0, *, epoch: int | None = 3) -> Bench:
@@ -274,10 +284,7 @@ def test_with_preserved_offsets_the_next_session_starts_where_the_target_ends() 
     compared(scene, [], [])
     play(scene, lambda: scene.begin(Start(50, 40, PRESERVED)))
     scene.written()
-    starts: Any = scene.new_sessions._preserved
-    starts._source_admin = starts._target_admin = scene
-    starts._target = SimpleNamespace(stable_ends=lambda asked: dict.fromkeys(asked, OffsetInfo(54, -1, -1)))
-    starts._first_difference = lambda *_: None
+    ending_at(scene, 54)
     play(scene, lambda: scene.new_sessions.replace(scene.cursor))
     session = scene.sessions.current[TP]
     assert (session.producer, session.start, scene.cursor.window.mark) == (
