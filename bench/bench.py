@@ -25,7 +25,7 @@ sys.path.insert(0, str(_REPOSITORY))  # started with -P, which leaves our own fo
 
 from bench import contenders, memory, physics, profiling, report  # noqa: E402
 from bench.conditions import Conditions  # noqa: E402
-from bench.contenders import CONTENDERS, JAVA_DEFAULT, OURS, OURS_PRESERVED  # noqa: E402
+from bench.contenders import CONTENDERS, JAVA_DEFAULT, NOTHING, OURS, OURS_PRESERVED  # noqa: E402
 from bench.errors import BenchFailed  # noqa: E402
 from bench.event import FOUR, THREE, Event, Result  # noqa: E402
 from bench.goals import BEYOND, EVENTS, MANY, TABLE, quick  # noqa: E402
@@ -76,6 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.beside:
             earlier = contenders.at_revision(options.beside, _REPOSITORY, folder / "beside")
             event = replace(event, contenders=(OURS, earlier))
+        elif options.floor and options.latency:
+            event = replace(event, contenders=(*event.contenders, NOTHING))
         elif options.preserve_offsets:
             event = replace(event, contenders=(OURS, OURS_PRESERVED))
         result = perform(hall, event)
@@ -127,6 +129,7 @@ def _parser() -> Any:
     )
     parser.add_argument("--tasks", type=int, default=0, metavar="N", help="of --latency: tasks.max of all contenders")
     parser.add_argument("--cold", action="store_true", help="of --latency: new brokers for each run, without warm-up")
+    parser.add_argument("--floor", action="store_true", help="of --latency: also runs without a replicator")
     parser.add_argument("--runs", type=int, help="measured runs of each contender (default: 3)")
     parser.add_argument("--quick", action="store_true", help="little data and one run, for a rough result")
     parser.add_argument(

@@ -211,6 +211,8 @@ OURS = Contender("mm2", "this project", is_java=False)
 OURS_PRESERVED = replace(
     OURS, name="mm2-preserved", title="this project, preserve.offsets", of_flow={"preserve.offsets": "true"}
 )
+NOTHING = Contender("none", "no replicator", is_java=False)
+"""The floor of steady traffic: the brokers, the producer and the reader of the source topic alone. It is never launched."""
 JAVA_DEFAULT = Contender("java", "Java MirrorMaker 2 4.3.0, default", is_java=True, exactly_once=_JAVA_EXACTLY_ONCE)
 JAVA_TUNED = Contender(
     "java-tuned",

@@ -11,7 +11,7 @@ from subprocess import Popen
 from typing import Any
 
 from bench.arrivals import Arrivals
-from bench.contenders import Contender
+from bench.contenders import NOTHING, Contender
 from bench.errors import BenchFailed
 from bench.outcome import Figure, Outcome
 from bench.proctree import PeakMemory, tree_cpu_time
@@ -105,7 +105,10 @@ class Line:
         self._runs = 0
 
     def run(self, contender: Contender, traffic: Traffic, folder: Path) -> Outcome:
-        """Raises BenchFailed, with the end of its log, when the contender dies or does not copy."""
+        """Raises BenchFailed, with the end of its log, when the contender dies or does not copy.
+
+        Without a replicator only the figures of the source and of the brokers are measured.
+        """
         self._runs += 1
         topic = f"steady-{self._runs}"
         place = folder / f"run-{self._runs}"
@@ -114,6 +117,8 @@ class Line:
         shape = (traffic.partitions, traffic.rate, traffic.batch_records)
         producer = _python("steady.py", bootstrap, topic, *shape, to=folder / "producer.log")
         try:
+            if contender is NOTHING:
+                return self._measure_floor(traffic, topic, place, producer)
             return self._measure(contender, traffic, topic, place, producer)
         finally:
             end(producer)
@@ -167,17 +172,35 @@ class Line:
             [_worst_seconds(seen, watched_since - copied_since)],
         )
 
+    def _measure_floor(self, traffic: Traffic, topic: str, place: Path, producer: Popen[bytes]) -> Outcome:
+        place.mkdir(parents=True)
+        if not traffic.cold:
+            time.sleep(_WARM_UP_S)
+        counted_since, requests, broker_cpu = time.monotonic(), self._requests(), self._venue.broker_cpu_time()
+        source = self._watch((topic,), traffic, place, lambda: _check_producer(producer))["source"]
+        counted_s, broker_cpu = time.monotonic() - counted_since, self._venue.broker_cpu_time() - broker_cpu
+        fetches = self._requests()[0] - requests[0]
+        figures = {
+            FLOOR_P50: source["p50"],
+            FLOOR_P99: source["p99"],
+            FLOOR_LONGEST: source["max"],
+            BROKER_CPU_SHARE: 100 * broker_cpu.total_s / counted_s,
+            FETCHES: fetches / counted_s,
+        }
+        return Outcome(NOTHING.name, {figure.name: value for figure, value in figures.items()})
+
     def _requests(self) -> tuple[int, ...]:
         """The number of Fetch requests to the source and of Produce requests to the target until now."""
         source, target = (request_counts(broker.pid) for broker in self._venue.brokers)
         return source["Fetch"], target["Produce"]
 
     def _watch(
-        self, topics: tuple[str, str], traffic: Traffic, place: Path, check: Callable[[], None]
+        self, topics: tuple[str, ...], traffic: Traffic, place: Path, check: Callable[[], None]
     ) -> dict[str, Any]:
         bootstraps = [broker.bootstrap for broker in self._venue.brokers]
+        sides = [part for side in zip(bootstraps, topics, strict=False) for part in side]
         output = place / "watcher.json"
-        watcher = _python("watcher.py", *bootstraps, *topics, traffic.partitions, traffic.seconds, to=output)
+        watcher = _python("watcher.py", traffic.partitions, traffic.seconds, *sides, to=output)
         deadline = time.monotonic() + traffic.seconds + _WATCHER_PATIENCE_S
         try:
             while watcher.poll() is None:
@@ -198,10 +221,14 @@ def _both_running(process: Popen[bytes], producer: Popen[bytes]) -> Callable[[],
 
     def check_both() -> None:
         check()
-        if producer.poll() is not None:
-            raise BenchFailed("the producer of the bench ended.")
+        _check_producer(producer)
 
     return check_both
+
+
+def _check_producer(producer: Popen[bytes]) -> None:
+    if producer.poll() is not None:
+        raise BenchFailed("the producer of the bench ended.")
 
 
 def _python(script: str, *arguments: object, to: Path) -> Popen[bytes]:

@@ -1,6 +1,6 @@
 """A process that reads two topics, source and target, and prints how long after their creation the records became visible.
 
-    python -P bench/watcher.py SOURCE TARGET SOURCE_TOPIC TARGET_TOPIC PARTITIONS SECONDS
+    python -P bench/watcher.py PARTITIONS SECONDS SOURCE SOURCE_TOPIC [TARGET TARGET_TOPIC]
 
 One thread reads both with raw fetches that the brokers answer as soon as there is one record, so both are measured by
 the same clock, and what the machine does to either shows in both. Prints one JSON object: for `source` and `target` each
@@ -131,9 +131,9 @@ class Side:
         }
 
 
-def main(bootstraps: tuple[str, str], topics: tuple[str, str], partitions: int, seconds: int) -> None:
-    """Read for that long and print the report."""
-    sides = [Side(*one, partitions, seconds) for one in zip(bootstraps, topics, strict=True)]
+def main(partitions: int, seconds: int, topics: list[tuple[str, str]]) -> None:
+    """Read for that long and print the report. `topics`: bootstrap address and name, of the source and of the target."""
+    sides = [Side(*one, partitions, seconds) for one in topics]
     by_file = {side.connection.fileno(): side for side in sides}
     poll = select.poll()
     for side in sides:
@@ -143,15 +143,15 @@ def main(bootstraps: tuple[str, str], topics: tuple[str, str], partitions: int, 
     gc.disable()  # a garbage collection here would be measured as a delay
     begin_ns = time.monotonic_ns()
     end_ns = begin_ns + seconds * _NS_PER_S
-    source, target = sides
+    source, *targets = sides
     while time.monotonic_ns() < end_ns + _GRACE_S * _NS_PER_S and (
-        source.latest_ns < end_ns + _NS_PER_S or target.records < source.records
+        source.latest_ns < end_ns + _NS_PER_S or any(target.records < source.records for target in targets)
     ):
         ready = [by_file[file] for file, _ in poll.poll(500)]
         for side, (frame, at_ns) in [(side, side.receive()) for side in ready]:
             side.read(frame, at_ns, begin_ns)
-    print(json.dumps({"source": source.report(), "target": target.report()}))
+    print(json.dumps({name: side.report() for name, side in zip(("source", "target"), sides, strict=False)}))
 
 
 if __name__ == "__main__":
-    main((sys.argv[1], sys.argv[2]), (sys.argv[3], sys.argv[4]), int(sys.argv[5]), int(sys.argv[6]))
+    main(int(sys.argv[1]), int(sys.argv[2]), list(zip(sys.argv[3::2], sys.argv[4::2], strict=True)))

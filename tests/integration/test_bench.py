@@ -48,10 +48,12 @@ def test_steady_traffic_is_timed_on_both_clusters(
     producer = spawn(command, output=output)
     try:
         Arrivals(target, unique, 4).wait(100, 20, lambda: check(producer.poll(), output))
-        seen = reported(str(BENCH / "watcher.py"), *[kafka_b.bootstrap] * 2, *[unique] * 2, "4", "2")
+        seen = reported(str(BENCH / "watcher.py"), "4", "2", *[kafka_b.bootstrap, unique] * 2)
+        alone = reported(str(BENCH / "watcher.py"), "4", "2", kafka_b.bootstrap, unique)
     finally:
         assert end(producer) == 0, output.read_text()
-    for side in seen.values():
+    assert alone.keys() == {"source"}
+    for side in (*seen.values(), *alone.values()):
         # 4,000 in two seconds; on a busy machine fewer, or more when delayed records arrive in that time.
         assert 100 < side["records"] <= 3 * 4000
         assert 0 < side["p50"] <= side["p99"] <= side["p999"] <= side["max"] < 60_000
