@@ -17,7 +17,7 @@ from mm2.copy.ledger import Ledger, LedgerLog, ledger_topic
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
-from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.errors import BrokerFailure, KafkaFailure, UnsupportedVersion
 from mm2.kafka.log import KafkaBasedLog, LogRecord
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import EARLIEST, LATEST, OffsetAndMetadata, OffsetInfo, TopicPartition
@@ -331,6 +331,8 @@ class GroupsPoll:
         for group, answer in answers.items():
             if isinstance(answer, BrokerFailure) and answer.code == ErrorCode.GROUP_ID_NOT_FOUND:
                 found[group] = {}  # it is not on this cluster
+            elif isinstance(answer, UnsupportedVersion) and side is Side.TARGET and group in self._share_groups:
+                found[group] = {}  # a target without share groups
             elif isinstance(answer, KafkaFailure):
                 failures.append(answer)
             else:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import pytest
 
 from mm2.config.mirrormaker import SourceAndTarget
 from mm2.copy.ledger import Ledger, group_record
 from mm2.copy.states import PartitionState
-from mm2.kafka.errors import BrokerFailure, KafkaFailure
-from mm2.kafka.structs import EARLIEST, OffsetAndMetadata, OffsetInfo, TopicPartition
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BrokerFailure, KafkaFailure, UnsupportedVersion
+from mm2.kafka.structs import EARLIEST, GroupListing, OffsetAndMetadata, OffsetInfo, TopicPartition
 from mm2.mirror.clients import SOURCE_ALIAS_KEY, TARGET_ALIAS_KEY, Side
 from mm2.mirror.formats import Checkpoint
 from mm2.observer.flow import FlowObserver, WatchedFlow
@@ -38,8 +38,10 @@ class FakeAdmin:
     def __init__(self, answers: dict[str, Answer] | KafkaFailure) -> None:
         self.answers = answers
 
-    def list_groups(self) -> list[Any]:
-        return []
+    share_groups: tuple[str, ...] = ()
+
+    def list_groups(self) -> list[GroupListing]:
+        return [GroupListing(group, "share", "Stable", "share") for group in self.share_groups]
 
     def list_offsets(self, wanted: dict[TopicPartition, int]) -> dict[TopicPartition, OffsetInfo]:
         """All logs have the offsets from 3 to 20."""
@@ -49,6 +51,8 @@ class FakeAdmin:
         if isinstance(self.answers, KafkaFailure):
             raise self.answers
         return {group: self.answers[group] for group in groups}
+
+    list_share_group_offsets = list_group_offsets
 
 
 Sides = dict[Side, dict[str, Answer] | KafkaFailure]
@@ -80,6 +84,21 @@ def test_a_group_that_a_cluster_does_not_have_has_no_offsets_there(polled: Calla
     poll = polled({Side.TARGET: {"one": ONE, "two": NOT_FOUND}, Side.SOURCE: COMPLETE})
     poll()
     assert poll.seen.target == {"one": ONE, "two": {}}
+
+
+@pytest.mark.parametrize("without", Side)
+def test_a_target_before_kafka_4_2_has_no_offsets_of_share_groups(
+    without: Side, polled: Callable[[Sides], GroupsPoll], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeAdmin, "share_groups", ("two",))
+    unsupported: dict[str, Answer] = {"one": ONE, "two": UnsupportedVersion.of(ErrorCode.UNSUPPORTED_VERSION)}
+    poll = polled({side: unsupported if side is without else COMPLETE for side in Side})
+    if without is Side.TARGET:
+        poll()
+        assert poll.seen.target == {"one": ONE, "two": {}}
+    else:  # it has listed a share group
+        with pytest.raises(UnsupportedVersion):
+            poll()
 
 
 def test_a_source_that_does_not_answer_keeps_its_previous_offsets(polled: Callable[[Sides], GroupsPoll]) -> None:
