@@ -80,8 +80,8 @@ class MirrorCheckpointConnector(MirrorConnector):
         self._lock = threading.Lock()
         # Maps each group to whether it is a share group; None until the groups have been listed once.
         self._groups: dict[str, bool] | None = None
-        # Type and protocol type of each group when they were last searched.
-        self._kinds: dict[str, tuple[str, str]] = {}
+        # Type and protocol type of each listed group, if all groups to follow were found among them. None: some have to be searched again.
+        self._kinds: dict[str, tuple[str, str]] | None = None
         self._calm = Calm()
         self._calm_until = 0.0
         self._reader: KafkaBasedLog | None = None
@@ -130,8 +130,7 @@ class MirrorCheckpointConnector(MirrorConnector):
         if self._groups is None or time.monotonic() < self._calm_until:
             return
         listings = self._source_admin.list_groups()
-        is_same = _kinds(listings) == self._kinds and self._kinds.keys() == self._groups.keys() and self._has_buried
-        if not is_same:
+        if not self._has_buried or _kinds(listings) != self._kinds:
             self._find(listings, frozenset(self._groups))
 
     def _find(self, listings: Sequence[GroupListing], kept: frozenset[str]) -> bool:
@@ -169,7 +168,9 @@ class MirrorCheckpointConnector(MirrorConnector):
             self._calm_until = time.monotonic() + self._calm.after_a_find(time.monotonic())
         if dead or not self._has_buried:
             self._bury(dead, existing)
-        self._kinds = _kinds(listings)
+        # A group without offsets of replicated topics may commit one, and one that is not listed may have been deleted.
+        is_complete = groups.keys() == listed.keys() and groups.keys() <= existing
+        self._kinds = _kinds(listings) if is_complete else None
         return not failed
 
     def _is_followed(self, group: GroupListing) -> bool:

@@ -158,6 +158,8 @@ class Groups:
 
     def __init__(self) -> None:
         self.listed = {"g": "classic", "h": "classic"}
+        self.uncommitted: set[str] = set()
+        self.unlisted: set[str] = set()  # their coordinators do not answer the list request
         self.asked: list[list[str]] = []
 
     def list_groups(self) -> list[GroupListing]:
@@ -165,10 +167,13 @@ class Groups:
 
     def list_group_offsets(self, groups: list[str], **_: object) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
         self.asked.append(list(groups))
-        return {group: dict.fromkeys([P0], OffsetAndMetadata(1)) if group in self.listed else {} for group in groups}
+        committed = self.listed.keys() - self.uncommitted
+        return {group: dict.fromkeys([P0], OffsetAndMetadata(1)) if group in committed else {} for group in groups}
 
     def describe_groups(self, groups: list[str]) -> dict[str, GroupDescription | KafkaFailure]:
-        return dict.fromkeys(groups, BrokerFailure.of(69))
+        gone = BrokerFailure.of(69)
+        alive = GroupDescription("", "consumer", "range", "Stable", "classic", ())
+        return {group: alive if group in self.unlisted else gone for group in groups}
 
 
 @pytest.fixture
@@ -192,6 +197,62 @@ def test_groups_that_are_followed_already_are_not_read_between_two_refreshes(
     monkeypatch.setattr(connector, "_find", None)
     connector._look()
     assert source.asked == [["g", "h"]], "only by the refresh"
+
+
+def test_groups_that_the_flow_does_not_follow_are_filtered_once(
+    searching: tuple[MirrorCheckpointConnector, Groups], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the group filter, or by their type. Most clusters have such groups, for instance those of Connect workers."""
+    connector, source = searching
+    filtered: list[str] = []
+
+    def should_replicate_group(group: str) -> bool:
+        filtered.append(group)
+        return not group.startswith("console")
+
+    monkeypatch.setattr(connector, "_group_filter", SimpleNamespace(should_replicate_group=should_replicate_group))
+    source.listed |= {"console-1": "classic", "workers": "unheard-of"}
+    connector._look()
+    assert sorted(filtered) == ["console-1", "g", "h"]
+    for _ in range(3):
+        connector._look()
+    assert len(filtered) == 3, "the lists are compared"
+    source.listed["console-2"] = "classic"
+    connector._look()
+    connector._look()
+    assert len(filtered) == 7
+    assert connector._groups == {"g": False, "h": False}
+
+
+def test_a_group_that_has_not_committed_yet_is_searched_until_it_has(
+    searching: tuple[MirrorCheckpointConnector, Groups],
+) -> None:
+    connector, source = searching
+    source.listed |= {"console-1": "unheard-of", "new": "classic"}
+    source.uncommitted = {"new"}
+    connector._look()
+    connector._look()
+    assert sorted(connector._groups or ()) == ["g", "h"]
+    source.uncommitted = set()
+    connector._look()
+    assert sorted(connector._groups or ()) == ["g", "h", "new"]
+    asked = len(source.asked)
+    connector._look()
+    assert len(source.asked) == asked
+
+
+def test_a_group_that_is_not_listed_is_searched_until_it_is_known_to_be_deleted(
+    searching: tuple[MirrorCheckpointConnector, Groups],
+) -> None:
+    connector, source = searching
+    del source.listed["h"]
+    source.unlisted = {"h"}
+    connector._look()
+    connector._look()
+    assert sorted(connector._groups or ()) == ["g", "h"]
+    source.unlisted = set()
+    connector._look()
+    assert sorted(connector._groups or ()) == ["g"]
 
 
 def test_groups_that_are_new_gone_or_of_another_type_are_found_between_two_refreshes(
