@@ -28,7 +28,7 @@ from mm2.mirror.clients import ClientKind, MirrorClients, Side
 from mm2.mirror.discovery import vanished
 from mm2.mirror.group_offsets import ASSIGNED_SHARE_GROUPS_KEY, group_state
 from mm2.mirror.record_changes import changing_keys
-from mm2.mirror.source_answers import EVERY_S, source_answers
+from mm2.mirror.source_answers import EVERY_S, SourceAnswers, source_answers
 from mm2.mirror.source_connector import topic_selection
 
 SOURCE_NAME: Final = "MirrorSourceConnector"
@@ -38,9 +38,9 @@ PREFLIGHT_S: Final = 5.0
 OFFSETS_S: Final = 10.0
 READ_S: Final = 60.0
 WRITE_S: Final = 30.0
-#: A process that reaches the source notes this in the ledger after `EVERY_S`, and later if it has thousands of partitions.
-REACHED_S: Final = EVERY_S + 2
-_REACHED_S_PER_PARTITION: Final = 0.002
+#: A process of an older version notes its last answer every 5 s, and every 25 s if it has 10,000 partitions.
+_OLD_NOTES_S: Final = 7.0
+_OLD_NOTES_S_PER_PARTITION: Final = 0.002
 _POLL_S: Final = 0.3
 _WORKING: Final = frozenset({"stable", "preparingrebalance", "completingrebalance"})
 
@@ -211,15 +211,21 @@ class Sides:
         No clocks are compared: a new note shows it.
         """
         if self._is_reached is None:
-            known_ms = source_answers(self.ledger).answered_ms
-            within_s = REACHED_S + _REACHED_S_PER_PARTITION * len(self.ledger.partitions())
-            until_s = time.monotonic() + (within_s if known_ms is not None and self.workers else 0)
+            known = source_answers(self.ledger)
+            known_ms = known.answered_ms
+            until_s = time.monotonic() + (self._next_note_s(known) if known_ms is not None and self.workers else 0)
             self._is_reached = False
             while not self._is_reached and time.monotonic() < until_s:
                 time.sleep(_POLL_S)
                 self._ledger_log.read_to_end(READ_S)
                 self._is_reached = source_answers(self.ledger).answered_ms != known_ms
         return self._is_reached
+
+    def _next_note_s(self, known: SourceAnswers) -> float:
+        """How long to wait for the note that follows a note. One attempt of the process may fail."""
+        if known.within_ms is None:
+            return _OLD_NOTES_S + _OLD_NOTES_S_PER_PARTITION * len(self.ledger.partitions())
+        return known.within_ms / 1000 + EVERY_S
 
     def assigned(self) -> set[TopicPartition]:
         """The partitions assigned to tasks of the source connector. Raises KafkaFailure.

@@ -53,19 +53,21 @@ def test_a_source_that_rejects_the_client_does_not_count_as_down(failure: KafkaF
 class _Flow(Sides):
     """The sides of a flow with a number of workers, whose ledger gets these times of the source's last answer."""
 
-    def __init__(self, answered_ms: list[int], workers: int = 1) -> None:
+    def __init__(self, answered_ms: list[int], workers: int = 1, within_ms: int | None = None) -> None:
         self.pair = PAIR
         self.source, self.source_error, self.is_rejected = None, "no route to host", False
         self._is_reached = None
         self._workers = workers
         self._times = answered_ms
+        self._within_ms = within_ms
         self.reads = 0
         self._ledger_log: Any = SimpleNamespace(ledger=Ledger(), read_to_end=self._read_to_end)
         self._read_to_end(0)
 
     def _read_to_end(self, _timeout_s: float) -> None:
         if self._times:
-            note = note_record(SOURCE_NOTE, [], {"answered_ms": self._times.pop(0)})
+            within = {} if self._within_ms is None else {"within_ms": self._within_ms}
+            note = note_record(SOURCE_NOTE, [], {"answered_ms": self._times.pop(0), **within})
             self._ledger_log.ledger.apply(note.key, note.value, 1)
         self.reads += 1
 
@@ -82,7 +84,7 @@ def test_a_source_that_a_process_of_the_flow_reaches_is_only_left_after_a_confir
     monkeypatch: pytest.MonkeyPatch, answered_ms: list[int], workers: int, reached: bool
 ) -> None:
     """The machine of the command may have no route to it."""
-    monkeypatch.setattr("mm2.failover.sides.REACHED_S", 0.2)
+    monkeypatch.setattr("mm2.failover.sides._OLD_NOTES_S", 0.2)
     monkeypatch.setattr("mm2.failover.sides._POLL_S", 0.01)
     flow = _Flow(list(answered_ms), workers)
     reason = "Cluster A does not answer here, but a process of A->B has just reached it"
@@ -92,3 +94,20 @@ def test_a_source_that_a_process_of_the_flow_reaches_is_only_left_after_a_confir
     assert flow.reads == reads, "the ledger is watched once"
     if not workers or not answered_ms:
         assert reads == 1, "no process can write a note"
+
+
+@pytest.mark.parametrize(("within_ms", "waited_s"), [(5_250, 10.25), (25_400, 30.4), (None, 7.0)])
+def test_the_next_note_of_a_process_is_awaited_as_long_as_its_last_note_says(
+    monkeypatch: pytest.MonkeyPatch, within_ms: int | None, waited_s: float
+) -> None:
+    """A slow machine, or one with thousands of partitions, writes them less often. Those of older versions do not say it."""
+    now_s = [100.0]
+
+    def sleep(seconds: float) -> None:
+        now_s[0] += seconds
+
+    monkeypatch.setattr("mm2.failover.sides.time", SimpleNamespace(monotonic=lambda: now_s[0], sleep=sleep))
+    assert not _Flow([1_000], within_ms=within_ms).is_reached_by_workers()
+    assert now_s[0] - 100.0 == pytest.approx(waited_s, abs=0.31)
+    late = _Flow([1_000] * int(waited_s / 0.3 - 1) + [6_000], within_ms=within_ms)
+    assert late.is_reached_by_workers()
