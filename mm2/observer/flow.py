@@ -40,6 +40,7 @@ _GROUPS_PER_S: Final = 500
 _TROUBLES_SHOWN: Final = 20
 _STALLED_SHOWN: Final = 5
 _LOSSES_SHOWN: Final = 100
+_CLOCKS_DIFFER_MS: Final = 1_000
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,7 @@ class FlowObserver:
             noted = known.ends
             if source_error:
                 # While the source does not answer, its new records are not known, so ages do not increase.
-                answered_ms = self._last_answer_ms(known)
+                answered_ms = self._last_answer_ms(known, now_s, now_ms)
                 as_of_s = now_s if answered_ms is None else now_s - (now_ms - answered_ms) / 1000
         partitions = self._book.read(
             PartitionInputs(
@@ -176,14 +177,17 @@ class FlowObserver:
         self._groups.reasoned = frozenset() if ledger is None else frozenset(ledger.group_reasons())
         return self._made(now_s, now_ms, answered_ms, status, work, ledger, verified, partitions)
 
-    def _last_answer_ms(self, known: SourceAnswers) -> int | None:
+    def _last_answer_ms(self, known: SourceAnswers, now_s: float, now_ms: int) -> int | None:
         """When the source last answered this process or, by the ledger, another one; None if that is not known.
 
-        Heartbeats that the flow has copied were written on the source. Its own one, which it writes on the target, shows nothing.
+        Heartbeats that the flow has copied were written on the source. Its own one, which it writes on the target, shows nothing. A time
+        in the future shows nothing either: the clock of a process differs, or was set.
         """
         copied = [one.heartbeat for one in self._heartbeats.seen if one.route[:1] == (self.flow.pair.source,)]
-        times = [self._source_watch.answered_ms, known.answered_ms, *(heartbeat.timestamp_ms for heartbeat in copied)]
-        return max((at_ms for at_ms in times if at_ms is not None), default=None)
+        own_ms = self._source_watch.answered_by_clock_ms(now_s, now_ms)
+        times = [own_ms, known.answered_ms, *(heartbeat.timestamp_ms for heartbeat in copied)]
+        valid = (min(at_ms, now_ms) for at_ms in times if at_ms is not None and at_ms <= now_ms + _CLOCKS_DIFFER_MS)
+        return max(valid, default=None)
 
     def _made(
         self,
@@ -224,7 +228,7 @@ class FlowObserver:
             inputs.troubles[:_TROUBLES_SHOWN],
             partitions.views,
             self._group_book.read(self._groups.seen, ledger, partitions.views),
-            self._heartbeat_views(now_ms),
+            self._heartbeat_views(now_s, now_ms),
             work.connectors,
             work.workers,
             status.micro_batches,
@@ -284,7 +288,7 @@ class FlowObserver:
             source.error,
             answered_ms,
             target.error,
-            target.answered_ms,
+            target.answered_by_clock_ms(now_s, now_ms),
             work.held,
             work.idle_reason,
             work.failures,
@@ -295,14 +299,15 @@ class FlowObserver:
             unknown,
         )
 
-    def _heartbeat_views(self, now_ms: int) -> tuple[HeartbeatView, ...]:
+    def _heartbeat_views(self, now_s: float, now_ms: int) -> tuple[HeartbeatView, ...]:
+        """The age of a heartbeat is at least the time since it was read: the clock of its writer may be ahead."""
         return tuple(
             HeartbeatView(
                 one.topic,
                 one.heartbeat.source,
                 one.heartbeat.target,
                 one.route,
-                max(0, now_ms - one.heartbeat.timestamp_ms),
+                max(now_ms - one.heartbeat.timestamp_ms, int((now_s - self._heartbeats.read_at_s(one)) * 1000), 0),
             )
             for one in self._heartbeats.seen
         )

@@ -120,9 +120,9 @@ class Series:
         """The indexes of the points, oldest first."""
         return [*range(self._next, len(self._times)), *range(min(self._next, len(self._times)))]
 
-    def sums(self, since_ms: int) -> dict[tuple[str, str], float]:
-        """Of each name since that time: the average of a rate, else the highest value. Unknown ones are left out."""
-        indexes = [at for at, time_ms in enumerate(self._times) if time_ms > since_ms]
+    def sums(self, since_ms: int, until_ms: int) -> dict[tuple[str, str], float]:
+        """Of each name in that time: the average of a rate, else the highest value. Unknown ones are left out."""
+        indexes = [at for at, time_ms in enumerate(self._times) if since_ms < time_ms <= until_ms]
         found = {}
         for name, column in self._columns.items():
             known = [column[at] for at in indexes if column[at] == column[at]]
@@ -160,9 +160,9 @@ class FlowHistory:
             if value is not None and (not name[0] or name[0] in self.topics)
         }
         self._fine.append(at_ms, values)
-        self._coarse_at_ms = self._coarse_at_ms or at_ms
+        self._coarse_at_ms = min(self._coarse_at_ms or at_ms, at_ms)  # the clock may have been set back
         if at_ms - self._coarse_at_ms >= COARSE_STEP_MS:
-            self._coarse.append(at_ms, self._fine.sums(self._coarse_at_ms))
+            self._coarse.append(at_ms, self._fine.sums(self._coarse_at_ms, at_ms))
             self._coarse_at_ms = at_ms
         self._at_ms = at_ms
 

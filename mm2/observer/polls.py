@@ -209,16 +209,27 @@ class HeartbeatsPoll:
 
     def __init__(self, clients: FlowClients) -> None:
         self.seen: list[Freshness] = []
+        self._read_at_s: dict[tuple[str, str, int], float] = {}  # of each of them; replaced, never changed
         self._client = clients.mirror_client()
         self._watch = FreshnessWatch(self._client, _HEARTBEATS_S)
 
     def __call__(self) -> None:
         """Read new heartbeats. Raises KafkaFailure."""
-        self.seen = self._watch.look(ANSWER_S)
+        seen, now_s = self._watch.look(ANSWER_S), time.monotonic()
+        self._read_at_s = {_heartbeat_key(one): self._read_at_s.get(_heartbeat_key(one), now_s) for one in seen}
+        self.seen = seen
+
+    def read_at_s(self, one: Freshness) -> float:
+        """When a heartbeat was read (monotonic clock)."""
+        return self._read_at_s.get(_heartbeat_key(one), time.monotonic())
 
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
+
+
+def _heartbeat_key(one: Freshness) -> tuple[str, str, int]:
+    return one.topic, one.flow, one.heartbeat.timestamp_ms
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -345,14 +356,14 @@ class GroupsPoll:
         target: Mapping[str, Mapping[TopicPartition, OffsetAndMetadata]],
     ) -> dict[TopicPartition, tuple[int, int]]:
         """Where the logs begin and end to which committed offsets may not belong. Read after these, so no offset is later than its log."""
-        wanted = set()
+        wanted: set[TopicPartition] = set()
         for group, offsets in target.items():
             translated = checkpoints.get(group, {})
             for tp, committed in offsets.items():
                 checkpoint = translated.get(tp)
-                if checkpoint is None or checkpoint.downstream_offset != committed.offset:
+                is_translated = checkpoint is not None and checkpoint.downstream_offset == committed.offset
+                if not is_translated and tp.topic in self.remote_topics:
                     wanted.add(tp)
-        wanted = {tp for tp in wanted if tp.topic in self.remote_topics}
         if not wanted:
             return {}
         admin = self._admins[Side.TARGET]

@@ -14,6 +14,7 @@ from mm2.kafka.errors import KafkaFailure
 log = structlog.get_logger(__name__)
 
 _JOIN_S: Final = 2.0
+_CLOCK_SET_MS: Final = 1_000
 
 
 class PeriodicPoll:
@@ -42,6 +43,15 @@ class PeriodicPoll:
     def signal_stop(self) -> None:
         """Stop polling. The owner of the connections closes them, which aborts a request in flight."""
         self._stopping.set()
+
+    def answered_by_clock_ms(self, now_s: float, now_ms: int) -> int | None:
+        """When it last succeeded, by a wall clock that may have been set since; None: never yet."""
+        if self.answered_s is None or self.answered_ms is None:
+            return None
+        at_ms = now_ms - int((now_s - self.answered_s) * 1000)
+        if abs(at_ms - self.answered_ms) > _CLOCK_SET_MS:
+            self.answered_ms = at_ms
+        return self.answered_ms
 
     def join(self) -> None:
         """Wait for the thread, as long as it normally takes to end."""

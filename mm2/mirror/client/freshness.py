@@ -102,6 +102,8 @@ class FreshnessWatch:
                 continue
             key = (topic, heartbeat.source, heartbeat.target)
             known = self._newest.get(key)
-            # Compared by timestamp: an old heartbeat that was copied again is not newer.
-            if known is None or known.timestamp_ms <= heartbeat.timestamp_ms:
+            # Compared by timestamp: an old heartbeat that was copied again is not newer. One from the future is not the newest: its
+            # writer's clock was ahead, and has been corrected.
+            is_ahead = known is not None and known.timestamp_ms > time.time() * 1000
+            if known is None or is_ahead or known.timestamp_ms <= heartbeat.timestamp_ms:
                 self._newest[key] = heartbeat

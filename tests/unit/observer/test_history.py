@@ -81,6 +81,13 @@ def test_a_topic_that_appears_later_has_no_earlier_values() -> None:
     assert values(history, 0, "orders") == [1.0, 1.0, None]
 
 
+def test_a_clock_that_was_set_back_ends_no_curve() -> None:
+    history = recorded(*[1.0] * 10, step_ms=COARSE_STEP_MS, first_ms=10 * HOUR_MS)
+    for number in range(8):
+        history.add(5 * HOUR_MS + number * COARSE_STEP_MS, {FLOW: sample(3.0)})
+    assert values(history, 0) == [*[1.0] * 9, *[3.0] * 8]
+
+
 def test_a_removed_flow_is_forgotten() -> None:
     history = recorded(1.0, 2.0)
     history.add(3 * STEP_MS, {})
