@@ -2,7 +2,8 @@
 
   {"note":["preparing"]}   {"partitions":[["orders",0,"A.orders","PREPARING","offsets before …",1700000000000,250000]]}
 
-Their offsets are preserved and have to be prepared, or the target refuses to create them. The fields are those of `Preparation`. The leader of the flow writes the note when it changes.
+Their offsets are preserved and have to be prepared, or the target refuses to create them. The fields are those of `Preparation`. The
+leader of the flow writes the note when it changes.
 """
 
 from __future__ import annotations

@@ -16,7 +16,8 @@ class VisibleBatches:
     ``position`` is then the offset after the last batch that was read, visible or not. The first batch may begin before
     the initial position: the caller filters its records. ``aborted`` lists the aborted transactions in the answer as
     (producer id, first offset); None: read_uncommitted, records of aborted transactions are visible. ``with_control``:
-    control batches are returned, too. Raises CorruptBatch at a batch that does not match its CRC or does not parse; ``position`` is then before that batch.
+    control batches are returned, too. Raises CorruptBatch at a batch that does not match its CRC or does not parse; ``position`` is
+    then before that batch.
     """
 
     __slots__ = ("_aborted", "_check_crcs", "_views", "_with_control", "position")
