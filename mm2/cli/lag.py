@@ -143,11 +143,12 @@ def _counted(snapshot: Snapshot, *, is_selection: bool) -> Snapshot:
 
 
 def worst_first(partitions: Sequence[PartitionView]) -> list[PartitionView]:
-    """Sort by unknown lag first, then by age, by records, by name."""
+    """Sort by unknown lag first, then by age, by records, those that may have more first, by name."""
 
-    def rank(one: PartitionView) -> tuple[bool, float, int, str, int]:
+    def rank(one: PartitionView) -> tuple[bool, float, int, bool, str, int]:
         known = one.lag_records is not None
-        return known, -(one.lag_seconds or 0.0), -(one.lag_records or 0), one.topic, one.partition
+        lag = (-(one.lag_seconds or 0.0), -(one.lag_records or 0), one.is_lag_exact)
+        return (known, *lag, one.topic, one.partition)
 
     return sorted(partitions, key=rank)
 

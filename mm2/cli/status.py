@@ -279,8 +279,8 @@ def _flow_row(flow: FlowView) -> tuple[str, ...]:
         _seconds(flow.risk.seconds),
         number(flow.risk.bytes),
         _whole(flow.bytes_per_s),
-        number(flow.lost_ranges),
-        number(flow.foreign_records),
+        number(flow.lost_ranges if flow.is_ledger_read else None),
+        number(flow.foreign_records if flow.is_ledger_read else None),
         f"{running} of {len(tasks)} running" if flow.connectors else "-",
     )
 
@@ -337,10 +337,11 @@ def _write_topics(out: TextIO, partitions: Sequence[PartitionView]) -> None:
 
 
 def _urgency(topic: TopicView) -> tuple[float, ...] | None:
-    """By state, then by lag, an unknown one first; None: all partitions are running, without lag."""
+    """By state, then by lag, an unknown one first, and one that may be larger; None: all partitions are running, without lag."""
     if topic.state is PartitionState.RUNNING and topic.lag_records == 0 and topic.is_lag_exact:
         return None
-    return SEVERITY[topic.state], -math.inf if topic.lag_records is None else -topic.lag_records
+    lag = -math.inf if topic.lag_records is None else -topic.lag_records
+    return SEVERITY[topic.state], lag, topic.is_lag_exact
 
 
 def _write_errors(out: TextIO, flow: FlowView) -> None:

@@ -56,6 +56,9 @@ LASTING: Final = frozenset(
     }
 )
 
+#: In these states the position may be one in a log that does not exist any more.
+OTHER_LOG: Final = frozenset({PartitionState.RECREATED, PartitionState.LOST_RANGE})
+
 #: States that end only when the position is reset, by Connect's offsets endpoint or by a record in the offsets topic.
 LASTS_UNTIL_RESET: Final = frozenset({PartitionState.INCONSISTENT, PartitionState.DIVERGED})
 

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Final
 
 from mm2.copy.session import LedgerEntry
-from mm2.copy.states import PartitionState
+from mm2.copy.states import OTHER_LOG
 from mm2.failover.evidence import OtherLog, PartitionEvidence
 from mm2.failover.sides import OFFSETS_S, Sides
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import EARLIEST, OffsetInfo, TopicInfo, TopicPartition
 from mm2.mirror.discovery import vanished
-
-#: States in which it is not known which records of the source's log were copied.
-_UNKNOWN: Final = frozenset({PartitionState.RECREATED, PartitionState.LOST_RANGE})
 
 
 def compared_with_source(
@@ -44,7 +40,7 @@ def _other_log(
     topic_id = topic.topic_id if isinstance(topic, TopicInfo) else ""
     if entry.is_replaced_by(topic_id):
         return OtherLog(0, True, f"{one.topic} was deleted and created again on {sides.pair.source}")
-    if one.state in _UNKNOWN:
+    if one.state in OTHER_LOG:
         return OtherLog(0, False, one.note)
     if one.is_end_current and one.end is not None and one.end < one.copied:
         return OtherLog(0, False, f"the log on {sides.pair.source} was truncated")

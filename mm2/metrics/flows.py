@@ -55,7 +55,11 @@ CLUSTER_UP: Final = Metric(
     (*_FLOW, "cluster"),
 )
 PARTITIONS: Final = Metric(
-    "mm2_flow_partitions", MetricType.GAUGE, "Partitions of the source by state.", (*_FLOW, "state")
+    "mm2_flow_partitions",
+    MetricType.GAUGE,
+    "Partitions of the source by state. One with a condition that does not end by itself, for instance LOST_RANGE, has that state also "
+    "while its task has failed or it is paused. Absent while none are known because the target has not answered yet.",
+    (*_FLOW, "state"),
 )
 RECORDS: Final = Metric(
     "mm2_copied_records_total", MetricType.COUNTER, "Records copied by this process.", _PARTITION, is_partitions=True
@@ -71,8 +75,8 @@ LAG_RECORDS: Final = Metric(
     "mm2_partition_lag_records",
     MetricType.GAUGE,
     "Offsets between the position and the log end offset of the source, whichever process copies. A lower bound while the source does "
-    "not answer and in the states RECREATED and LOST_RANGE. For a topic or flow the sum, absent if "
-    "a part is unknown.",
+    "not answer, in the states RECREATED and LOST_RANGE, and where the log ends before the position; absent if that bound is 0 "
+    "although the source answers. For a topic or flow the sum, absent if a part is unknown.",
     _PARTITION,
     is_partitions=True,
 )
@@ -118,7 +122,7 @@ PARTITION_STATE: Final = Metric(
     "mm2_partition_state",
     MetricType.GAUGE,
     "1 for the state that the partition is in; the other states are absent. With less than full cardinality only partitions "
-    "that are neither RUNNING nor CATCHING_UP.",
+    "that are neither RUNNING, CATCHING_UP nor PREPARING.",
     (*_PARTITION, "state"),
     is_partitions=True,
 )
@@ -161,42 +165,50 @@ UNFILLED: Final = Metric(
     _PARTITION,
 )
 LOST: Final = Metric(
-    "mm2_lost_ranges_total", MetricType.COUNTER, "Ranges of source offsets that can never be copied.", _FLOW
+    "mm2_lost_ranges_total",
+    MetricType.COUNTER,
+    "Ranges of source offsets that can never be copied. Absent while the target has not answered yet.",
+    _FLOW,
 )
 FOREIGN: Final = Metric(
-    "mm2_foreign_records_total", MetricType.COUNTER, "Records in remote topics written by other producers.", _FLOW
+    "mm2_foreign_records_total",
+    MetricType.COUNTER,
+    "Records in remote topics written by other producers. Absent while the target has not answered yet.",
+    _FLOW,
 )
 HEARTBEAT_AGE: Final = Metric(
     "mm2_heartbeat_age_seconds",
     MetricType.GAUGE,
-    "Age of the newest heartbeat of the flow origin to origin_target that arrived on the target over this number of hops.",
+    "Age of the newest heartbeat of the flow origin to origin_target that arrived on the target over this number of hops; of several "
+    "routes with as many hops, the greatest. At least the time since the process has read it, whatever its timestamp is.",
     (*_FLOW, "origin", "origin_target", "hops"),
 )
 GROUP_LAG: Final = Metric(
     "mm2_group_lag_records",
     MetricType.GAUGE,
-    "Lag of the group on the source, in offsets. For a topic or flow the sum, absent if a part is unknown.",
+    "Lag of the group on the source, in offsets. For a topic or flow the sum, absent if a part is unknown: for instance, an offset "
+    "beyond the end of a log that was truncated.",
     _GROUP,
     is_partitions=True,
 )
 GROUP_SOURCE: Final = Metric(
     "mm2_group_source_offset",
     MetricType.GAUGE,
-    "Committed offset of the group on the source.",
+    "Committed offset of the group on the source. Only with full cardinality.",
     _GROUP,
     is_partitions=True,
 )
 GROUP_TRANSLATED: Final = Metric(
     "mm2_group_translated_offset",
     MetricType.GAUGE,
-    "Translated offset of the group on the target, from the newest checkpoint.",
+    "Translated offset of the group on the target, from the newest checkpoint. Only with full cardinality.",
     _GROUP,
     is_partitions=True,
 )
 GROUP_TARGET: Final = Metric(
     "mm2_group_target_offset",
     MetricType.GAUGE,
-    "Committed offset of the group on the target.",
+    "Committed offset of the group on the target. Only with full cardinality.",
     _GROUP,
     is_partitions=True,
 )

@@ -10,7 +10,7 @@ from mm2.metrics import flows as names
 from mm2.metrics.metric import Cardinality, Metric, Sheet
 from mm2.metrics.mirror import CONSUMER_LAG, INCOMING, LEGACY_SOURCE, NEW_SOURCE, OUTGOING, client_id
 from mm2.observer.sums import sum_if_known
-from mm2.observer.views import FlowState, FlowView, GroupView, PartitionView, Snapshot, ValueRange
+from mm2.observer.views import FlowState, FlowView, PartitionView, Snapshot, ValueRange
 from mm2.observer.work import SOURCE_NAME
 from mm2.reasons import OffsetReasonCode
 
@@ -57,7 +57,7 @@ class _Flow:
         self._add(names.BYTES_AT_RISK, flow.risk.bytes)
         for cluster, error in ((flow.source, flow.source_error), (flow.target, flow.target_error)):
             self._add(names.CLUSTER_UP, not error, cluster)
-        for state in _STATES:
+        for state in _STATES if flow.is_ledger_read or flow.partitions else ():
             self._add(names.PARTITIONS, flow.states.get(PartitionState(state), 0), state)
         self._write_totals()
         self._write_partitions()
@@ -79,8 +79,9 @@ class _Flow:
             self._add(names.GAPS, offsets, reason)
         for means, offsets in flow.filled.items():
             self._add(names.FILLED, offsets, means)
-        self._add(names.LOST, flow.lost_ranges)
-        self._add(names.FOREIGN, flow.foreign_records)
+        if flow.is_ledger_read:
+            self._add(names.LOST, flow.lost_ranges)
+            self._add(names.FOREIGN, flow.foreign_records)
         for task, batches in flow.micro_batches.items():
             self._add(names.MICRO_BATCHES, batches, str(task))
         self._add(names.MICRO_BATCHES_LOST, flow.lost_micro_batches)
@@ -91,8 +92,12 @@ class _Flow:
             self._add(names.CHECKED, flow.verified_records)
         for metric, role in ((INCOMING, "replication-consumer"), (OUTGOING, "replication-producer")):
             self._sheet.add(metric, (client_id(flow.source, flow.target, role),), flow.bytes)
+        ages_ms: dict[tuple[str, str, int], int] = {}
         for beat in flow.heartbeats:
-            self._add(names.HEARTBEAT_AGE, beat.age_ms / 1000, beat.source, beat.target, str(beat.hops))
+            route = (beat.source, beat.target, beat.hops)
+            ages_ms[route] = max(beat.age_ms, ages_ms.get(route, 0))
+        for (source, target, hops), age_ms in ages_ms.items():
+            self._add(names.HEARTBEAT_AGE, age_ms / 1000, source, target, str(hops))
 
     def _write_partitions(self) -> None:
         flow = self._flow
@@ -119,7 +124,7 @@ class _Flow:
         place = (view.topic, str(view.partition))
         self._write_common(view, place, view.remote_topic)
         consumer = client_id(*self._labels, "replication-consumer", view.task)
-        self._sheet.add(CONSUMER_LAG, (consumer, *place), view.lag_records if view.task is not None else None)
+        self._sheet.add(CONSUMER_LAG, (consumer, *place), self._lag(view) if view.task is not None else None)
         self._add(names.POSITION, view.position, *place)
         self._add(names.SOURCE_END, view.source_end, *place)
         self._add(names.TARGET_OFFSET, view.target_offset, *place)
@@ -146,17 +151,23 @@ class _Flow:
             bytes=sum(view.bytes for view in views),
             age_ms=_spread([view.age_ms for view in views]),
             latency_ms=_spread([view.latency_ms for view in views]),
+            is_lag_exact=all(view.is_lag_exact for view in counted),
         )
-        self._sheet.add(CONSUMER_LAG, (client_id(*self._labels, "replication-consumer"), topic, ""), total.lag_records)
+        self._sheet.add(CONSUMER_LAG, (client_id(*self._labels, "replication-consumer"), topic, ""), self._lag(total))
         self._write_common(total, (topic, ""), remote)
 
     def _write_common(self, view: PartitionView, place: tuple[str, str], remote: str) -> None:
         self._add(names.RECORDS, view.records, *place)
         self._add(names.BYTES, view.bytes, *place)
-        self._add(names.LAG_RECORDS, view.lag_records, *place)
+        self._add(names.LAG_RECORDS, self._lag(view), *place)
         self._add(names.LAG_BYTES, view.lag_bytes, *place)
         self._add(names.LAG_SECONDS, view.lag_seconds, *place)
         self._write_java(view, (remote, place[1]))
+
+    def _lag(self, view: PartitionView) -> int | None:
+        """The lag in records. A lower bound of 0 says nothing, unless all values are those of the source's last answer."""
+        is_bound = not view.is_lag_exact and not self._flow.source_error
+        return None if is_bound and not view.lag_records else view.lag_records
 
     def _write_java(self, view: PartitionView, place: tuple[str, str]) -> None:
         """Write MirrorSourceConnector's Java metrics, for partitions that a task of this process copies."""
@@ -185,21 +196,19 @@ class _Flow:
     def _write_groups(self) -> None:
         flow = self._flow
         reasons: dict[OffsetReasonCode, int] = {}
-        ends = {(view.topic, view.partition): view.source_end for view in flow.partitions}
         lags: dict[tuple[str, str], list[int | None]] = {}
         for group in flow.groups:
             if group.reason_code is not None:
                 reasons[group.reason_code] = reasons.get(group.reason_code, 0) + 1
-            lag = _group_lag(group, ends.get((group.topic, group.partition)))
             if self._cardinality is Cardinality.FULL:
                 place = (group.group, group.topic, str(group.partition))
-                self._add(names.GROUP_LAG, lag, *place)
+                self._add(names.GROUP_LAG, group.source_lag, *place)
                 self._add(names.GROUP_SOURCE, group.source_offset, *place)
                 self._add(names.GROUP_TRANSLATED, group.translated, *place)
                 self._add(names.GROUP_TARGET, group.target_offset, *place)
             elif group.source_offset is not None:  # without a committed offset there is no lag
                 key = (group.group, group.topic if self._cardinality is Cardinality.TOPIC else "")
-                lags.setdefault(key, []).append(lag)
+                lags.setdefault(key, []).append(group.source_lag)
         for (name, topic), known in lags.items():
             self._add(names.GROUP_LAG, sum_if_known(known), name, topic, "")
         for code, count in reasons.items():
@@ -210,12 +219,6 @@ class _Flow:
             self._add(names.CONNECTOR_UP, connector.state == _RUNNING, connector.name)
             for task in connector.tasks:
                 self._add(names.TASK_UP, task.state == _RUNNING, connector.name, str(task.id))
-
-
-def _group_lag(group: GroupView, end: int | None) -> int | None:
-    if end is None or group.source_offset is None:
-        return None
-    return max(0, end - group.source_offset)
 
 
 def _spread(spreads: list[ValueRange | None]) -> ValueRange | None:

@@ -137,6 +137,7 @@ class FlowObserver:
         source_error = self._source_watch.error
         as_of_s, answered_ms = now_s, None
         noted: Mapping[TopicPartition, int] = {}
+        ends_at_s = self._source.ends_at_s  # before the end offsets are read: they may be newer, and must not be older
         if source_error or not self._source.ends_at_s:
             known = SourceAnswers() if ledger is None else source_answers(ledger)
             noted = known.ends
@@ -151,7 +152,7 @@ class FlowObserver:
                 as_of_s,
                 ledger,
                 self._source.ends,
-                self._source.ends_at_s,
+                ends_at_s,
                 self._source.missing,
                 status.partitions,
                 work.tasks,
@@ -241,6 +242,7 @@ class FlowObserver:
             {} if ledger is None else ledger.throttles(),
             dict(status.tally.filled),
             self._groups_error(),
+            ledger is not None or self._ledger.is_missing,
         )
 
     def _groups_error(self) -> str:

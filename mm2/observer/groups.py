@@ -62,13 +62,19 @@ def group_views(
                     target_offset,
                     "" if missing is None else missing.message,
                     None if missing is None else missing.code,
-                    None if view is None else _lag(view.source_end, source_offset),
+                    None if view is None else _source_lag(view, source_offset),
                     None if view is None else _lag(view.target_offset, target_offset),
                     moved,
                     records,
                 )
             )
     return tuple(rows)
+
+
+def _source_lag(view: PartitionView, offset: int | None) -> int | None:
+    """None also for an offset beyond the end of a log that is not known to be the one in which it was committed."""
+    is_beyond = view.source_end is not None and offset is not None and offset > view.source_end
+    return None if is_beyond and not view.is_lag_exact else _lag(view.source_end, offset)
 
 
 def _lag(end: int | None, offset: int | None) -> int | None:

@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 
 from mm2.copy.driver.status import PartitionStatus
 from mm2.copy.ledger import Ledger, Pause, Pauses, Verified, paused
-from mm2.copy.session import LedgerEntry
-from mm2.copy.states import HEALTHY, PartitionState
+from mm2.copy.session import LedgerEntry, PartitionCondition
+from mm2.copy.states import HEALTHY, LASTING, OTHER_LOG, PartitionState
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.discovery import vanished
@@ -37,10 +37,6 @@ _RATE_OVER_S: Final = 10.0
 _READ_AGAIN_S: Final = 10.0
 _RATE_GONE: Final = 0.01
 _ENTRY_RATE_HOLDS_MS: Final = 30_000
-#: In these states the position may be one in a log that does not exist any more.
-_OTHER_LOG: Final = frozenset({PartitionState.RECREATED, PartitionState.LOST_RANGE})
-#: These hide the condition of a partition: its task has failed, or it or its flow is paused.
-_HIDING: Final = frozenset({PartitionState.FAILED, PartitionState.PAUSED})
 _TURNED: Final = "since mm2 failback the flow in the opposite direction copies this topic"
 
 
@@ -120,6 +116,7 @@ class _PartitionMemory:
     written_ms: int = -1
     read_s: float = 0.0
     position: int = -1
+    learned_s: float = 0.0  # when the position was first seen
     moved_s: float = 0.0
     behind_s: float | None = None  # since when it has had lag
     counted: tuple[float, int, int, bool] | None = None  # time, records, bytes, and whether they are of this process
@@ -131,6 +128,7 @@ class _PartitionMemory:
     resting: PartitionView | None = None  # the view, if it does not change before one of its inputs does
     status: PartitionStatus | None = None
     asked: int | None = None  # the end offset that the source returned
+    is_of_other_log: bool = False  # see `Partitions.other_logs`
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +136,9 @@ class Partitions:
     """All partitions of a flow.
 
     ``wanted`` are the offsets whose timestamps are needed to know the age of a backlog. ``stalled`` are partitions
-    without progress. ``other_logs`` are those whose log start offsets are needed, because their positions are of another log. ``unbegun`` is the number of partitions with records but no position yet; their records are in no
-    figure. ``losses`` are those of the last day, newest first.
+    without progress. ``other_logs`` are those whose log start offsets are needed, because their positions are of another log.
+    ``unbegun`` is the number of partitions with records but no position yet; their records are in no figure. ``losses`` are those of
+    the last day, newest first.
 
     Partitions that the flow is not to copy (`PartitionView.is_counted`) are only in ``views``.
     """
@@ -213,7 +212,7 @@ class PartitionBook:
             total.add(view)
             if known.entry is not None and known.entry.lost:
                 losses += _losses(known.entry, inputs.now_ms - LOSSES_REPORTED_MS)
-            if not view.is_lag_exact and _is_of_other_log(tp, known.entry, view.state, inputs):
+            if known.is_of_other_log:
                 other_logs.add(tp)
             elif view.lag_records:
                 if known.history.passed(view.position or 0) is None:
@@ -224,7 +223,12 @@ class PartitionBook:
                     stalled.append(tp)
         self._common, self._read_s = common, inputs.now_s
         self._record_bytes = total.record_bytes or self._record_bytes
-        found = total.partitions(tuple(views), tuple(wanted), tuple(stalled), is_current=inputs.has_current_ends)
+        found = total.partitions(
+            tuple(views),
+            tuple(wanted),
+            tuple(stalled),
+            is_current=inputs.has_current_ends and inputs.ledger is not None,
+        )
         losses.sort(key=lambda loss: loss.found_ms, reverse=True)
         found = dataclasses.replace(found, losses=tuple(losses), other_logs=frozenset(other_logs))
         return found if self._rates else dataclasses.replace(found, records_per_s=None)
@@ -273,7 +277,7 @@ class PartitionBook:
         position = _position(entry, status)
         end = self._end(tp, known, status, entry, inputs)
         if position != known.position:
-            known.position, known.moved_s = position, inputs.now_s
+            known.position, known.moved_s, known.learned_s = position, inputs.now_s, inputs.now_s
         self._rate(known, status, entry, inputs)
         is_turned = inputs.is_turned(tp.topic)
         lag = None if end is None or position < 0 or is_turned else max(0, end - position)
@@ -290,7 +294,11 @@ class PartitionBook:
             standing = _Standing(PartitionState.UNREACHABLE, inputs.silent, inputs.silent_since_ms)
         is_counted = inputs.is_counted(tp, task)
         is_lag_exact = inputs.has_current_ends and tp not in inputs.missing
-        if not is_turned and _is_of_other_log(tp, entry, standing.state, inputs):
+        is_cut = _is_cut(tp, known, inputs)
+        known.is_of_other_log = not is_turned and (
+            is_cut or standing.state in OTHER_LOG or _is_replaced(tp, entry, inputs)
+        )
+        if known.is_of_other_log:
             end, seconds, is_lag_exact = inputs.ends.get(tp, end), None, False
             lag = _least_lag(tp, entry, standing.state, position, inputs)
         verified = inputs.verified.get(tp)
@@ -378,7 +386,7 @@ class PartitionBook:
             end,
             _known_offset(target),
             lag,
-            0 if lag == 0 else None if lag is None or own is None else int(lag * own),
+            _lag_bytes(lag, own, is_known=is_lag_exact or not known.is_of_other_log),
             None if seconds is None else round(seconds, 1),
             round(known.records_per_s, 2) if self._rates else None,
             None if known.bytes_per_s is None else round(known.bytes_per_s, 1),
@@ -498,8 +506,8 @@ def _is_at_rest(known: _PartitionMemory, view: PartitionView) -> bool:
     if view.lag_records != 0 or not view.is_lag_exact or view.unfilled or known.records_per_s or known.bytes_per_s:
         return False
     is_measured = known.bytes_per_s is not None or known.status is None
-    # An end offset that differs from the known one may prove to be a truncation.
-    return is_measured and (known.asked is None or known.asked == known.history.end)
+    # An end offset that differs from the known one, or that is before the position, may prove to be a truncation.
+    return is_measured and (known.asked is None or known.position <= known.asked == known.history.end)
 
 
 @dataclass(slots=True)
@@ -544,7 +552,7 @@ class _Total:
         *,
         is_current: bool,
     ) -> Partitions:
-        """``is_current``: the source answers."""
+        """``is_current``: the source answers, and the ledger was read."""
         return Partitions(
             views,
             dict(self.states),
@@ -573,17 +581,15 @@ def _is_replaced(tp: TopicPartition, entry: LedgerEntry | None, inputs: Partitio
     return entry is not None and entry.is_replaced_by(inputs.topic_ids.get(tp.topic, ""))
 
 
-def _is_of_other_log(
-    tp: TopicPartition, entry: LedgerEntry | None, state: PartitionState, inputs: PartitionInputs
-) -> bool:
-    """Whether the position says nothing about the log that the source has now, or it is not known whether it does."""
-    return _log_state(entry, state) in _OTHER_LOG or _is_replaced(tp, entry, inputs)
+def _is_cut(tp: TopicPartition, known: _PartitionMemory, inputs: PartitionInputs) -> bool:
+    """Whether the source's log ends before the position: it was truncated, or replaced by another one.
 
-
-def _log_state(entry: LedgerEntry | None, state: PartitionState) -> PartitionState:
-    """The state that says to which log the position belongs."""
-    condition = None if entry is None else entry.condition
-    return PartitionState(condition.state) if condition is not None and state in _HIDING else state
+    An end offset that was requested before the position was seen is only older.
+    """
+    end = inputs.ends.get(tp)
+    if end is None or not inputs.has_current_ends or tp in inputs.missing:
+        return False
+    return end < known.position and inputs.ends_at_s > known.learned_s
 
 
 def _least_lag(
@@ -591,14 +597,24 @@ def _least_lag(
 ) -> int | None:
     """At least so many records are not on the target, although the position may be of another log; None: not known.
 
-    Nothing of a recreated topic was copied. In LOST_RANGE, the same may apply to records before the position: the source may have been
-    truncated. Those from the position on were not copied, as far as retention has left them.
+    Nothing of a recreated topic was copied. In LOST_RANGE, and in a log that ends before the position, the same may apply to records
+    before the position: the source may have been truncated. Those from the position on were not copied, as far as retention has left
+    them.
     """
     start, end = inputs.starts.get(tp), inputs.ends.get(tp)
-    if start is None or end is None:
+    if end is None:
         return None
-    is_new = _log_state(entry, state) is PartitionState.RECREATED or _is_replaced(tp, entry, inputs)
-    return max(0, end - (start if is_new else max(start, position)))
+    is_new = state is PartitionState.RECREATED or _is_replaced(tp, entry, inputs)
+    if not is_new and end <= position:
+        return 0
+    return None if start is None else max(0, end - (start if is_new else max(start, position)))
+
+
+def _lag_bytes(lag: int | None, record_bytes: float | None, *, is_known: bool) -> int | None:
+    """The estimated lag in bytes. ``is_known``: a lag of 0 is not only a lower bound."""
+    if lag == 0:
+        return 0 if is_known else None
+    return None if lag is None or record_bytes is None else int(lag * record_bytes)
 
 
 def _position(entry: LedgerEntry | None, status: PartitionStatus | None) -> int:
@@ -631,23 +647,44 @@ def _state(
         unselected = "no task copies it any more: its topic is not selected"
         return _Standing(PartitionState.PAUSED, unselected, pause=PauseCode.NOT_SELECTED)
     code, pause = _pause(tp, promotion, inputs)
+    paused_by = None if pause is None else _Standing(PartitionState.PAUSED, str(pause), pause.since_ms, code)
     if inputs.held:
-        if pause is not None:
-            return _Standing(PartitionState.PAUSED, str(pause), pause.since_ms, code)
-        return _Standing(PartitionState.PAUSED, f"copying is {inputs.held}", pause=PauseCode.FLOW)
+        held = _Standing(PartitionState.PAUSED, f"copying is {inputs.held}", pause=PauseCode.FLOW)
+        return _with_condition(paused_by or held, entry)
     if task is not None and task in inputs.failed_tasks:
-        return _Standing(PartitionState.FAILED, f"task {task} has failed: {inputs.failed_tasks[task]}")
+        failed = _Standing(PartitionState.FAILED, f"task {task} has failed: {inputs.failed_tasks[task]}")
+        return _with_condition(failed, entry)
     row = None if status is None else status.row
-    if row is not None:
+    # A new micro-batch that has read nothing yet does not know the condition of the partition.
+    if row is not None and not (row.state in HEALTHY and row.high_watermark < 0 and _lasting(entry)):
         state = PartitionState(row.state)
-        since_ms = _known_offset(row.since_ms)
-        return _Standing(state, row.reason, since_ms, code if state is PartitionState.PAUSED else None)
-    if pause is not None:
-        return _Standing(PartitionState.PAUSED, str(pause), pause.since_ms, code)
+        is_paused = state is PartitionState.PAUSED or state in LASTING
+        return _Standing(state, row.reason, _known_offset(row.since_ms), code if is_paused else None)
+    if paused_by is not None:
+        return _with_condition(paused_by, entry)
     if entry is not None and entry.condition is not None:
         condition = entry.condition
         return _Standing(PartitionState(condition.state), condition.reason, condition.since_ms)
     return _Standing(PartitionState.CATCHING_UP if lag is not None and lag > BEHIND_OFFSETS else PartitionState.RUNNING)
+
+
+def _lasting(entry: LedgerEntry | None) -> PartitionCondition | None:
+    """The condition of a partition in the ledger, if it does not end by itself."""
+    condition = None if entry is None else entry.condition
+    return condition if condition is not None and condition.state in LASTING else None
+
+
+def _with_condition(standing: _Standing, entry: LedgerEntry | None) -> _Standing:
+    """A partition whose task has failed, or that is paused, keeps the state of a lasting condition: it shows what was lost, or what
+    stops the partition again when copying continues.
+    """
+    condition = _lasting(entry)
+    if condition is None:
+        return standing
+    reason = standing.reason
+    if condition.reason not in reason:  # a task fails with the reasons of its partitions
+        reason = f"{condition.reason.rstrip('.')}; {reason}"
+    return _Standing(PartitionState(condition.state), reason, condition.since_ms, standing.pause)
 
 
 def _pause(

@@ -17,7 +17,7 @@ import structlog
 
 from mm2.copy.driver.engine import CopyEngine
 from mm2.copy.driver.status import FlowStatus, PartitionStatus
-from mm2.copy.states import HEALTHY, PartitionState
+from mm2.copy.states import HEALTHY, OTHER_LOG, PartitionState
 from mm2.copy.tally import BOUNDS_S
 from mm2.kafka.structs import TopicPartition
 from mm2.observer.flow import WatchedFlow
@@ -76,7 +76,9 @@ class FlowSampler:
         self._before = totals
         samples = {name: TopicSample(one.records_per_s, one.lag, one.unhealthy) for name, one in topics.items()}
         risk = view.risk
-        return FlowSample(view.records_per_s, view.bytes_per_s, risk.least, risk.seconds, found, samples)
+        # A lower bound of 0 says nothing, and a curve does not show that it is one.
+        lag = risk.records if risk.records is not None else risk.least or None
+        return FlowSample(view.records_per_s, view.bytes_per_s, lag, risk.seconds, found, samples)
 
     def of_status(self, at_ms: int, status: FlowStatus, assigned: Mapping[TopicPartition, int] | None) -> FlowSample:
         """A sample of what this process copies; ``assigned`` are all partitions of the flow, None if not known."""
@@ -184,7 +186,8 @@ def _sums(rows: Iterable[tuple[str, int, float | None, int | None, bool]]) -> di
 
 
 def _of_view(view: PartitionView) -> tuple[str, int, float | None, int | None, bool]:
-    return view.topic, view.records, view.records_per_s, view.lag_records, view.state in HEALTHY
+    lag = view.lag_records if view.is_lag_exact else view.lag_records or None
+    return view.topic, view.records, view.records_per_s, lag, view.state in HEALTHY
 
 
 def _records(topics: Mapping[str, _TopicSum]) -> dict[str, int]:
@@ -193,9 +196,9 @@ def _records(topics: Mapping[str, _TopicSum]) -> dict[str, int]:
 
 def _lag(status: PartitionStatus) -> int | None:
     row = status.row
-    if row is None or not status.is_fresh or row.position < 0 or row.high_watermark < 0:
+    if row is None or not status.is_fresh or row.position < 0 or row.high_watermark < row.position:
         return None
-    return row.lag
+    return None if row.state in OTHER_LOG else row.lag
 
 
 def _is_healthy(status: PartitionStatus) -> bool:

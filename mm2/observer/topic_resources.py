@@ -26,7 +26,7 @@ from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.records.record import Record
 from mm2.observer.shapes import page_json
 from mm2.observer.topics import topic_views
-from mm2.observer.views import FlowView
+from mm2.observer.views import FlowView, PartitionView
 
 #: Writes records to the ledger of a flow ``A->B``. Raises KafkaFailure.
 LedgerWriter: TypeAlias = Callable[[str, Sequence[Record]], None]
@@ -78,7 +78,7 @@ def _add_changes(router: APIRouter, flow_of: FlowOf, write: LedgerWriter) -> Non
     async def resume(source: Name, target: Name, topic: Name) -> Response:
         """Continue to copy a topic and all of its partitions."""
         flow = await _with_topic(flow_of, source, target, topic)
-        paused = [one.partition for one in flow.partitions if one.topic == topic and one.state is PartitionState.PAUSED]
+        paused = [one.partition for one in flow.partitions if one.topic == topic and _is_paused(one)]
         return await changed(flow, [pause_record(topic, partition, None) for partition in (None, *paused)])
 
     @router.put(
@@ -116,6 +116,10 @@ async def _with_topic(flow_of: FlowOf, source: str, target: str, topic: str) -> 
     if not any(one.topic == topic for one in flow.partitions):
         raise NotFound(f"{flow.name} has no topic {topic}")
     return flow
+
+
+def _is_paused(view: PartitionView) -> bool:
+    return view.state is PartitionState.PAUSED or view.pause is not None
 
 
 def _reason_of(body: bytes) -> str:

@@ -42,7 +42,8 @@ class TopicView:
     """One source topic.
 
     ``state`` is the worst of its partitions, ``states`` are their numbers by state. Sums are None if a part is not known.
-    ``lag_seconds`` is the highest known one. ``is_lag_exact``: see `PartitionView`.
+    ``lag_seconds`` is the highest known one. ``is_lag_exact``: see `PartitionView`. Lags are those of the partitions that the flow is to
+    copy, if there are some: of others, the source may not know any more.
     """
 
     topic: str
@@ -69,7 +70,8 @@ def topic_views(partitions: Sequence[PartitionView]) -> tuple[TopicView, ...]:
 def topic_view(topic: str, views: Sequence[PartitionView]) -> TopicView:
     """The sum of a topic's partitions, at least one."""
     states = Counter([one.state for one in views])
-    ages = [one.lag_seconds for one in views if one.lag_seconds is not None]
+    counted = [one for one in views if one.is_counted] or views
+    ages = [one.lag_seconds for one in counted if one.lag_seconds is not None]
     return TopicView(
         topic,
         next((one.remote_topic for one in views if one.remote_topic), ""),
@@ -77,14 +79,14 @@ def topic_view(topic: str, views: Sequence[PartitionView]) -> TopicView:
         len(views),
         sum(one.is_unhealthy for one in views),
         dict(states),
-        sum_if_known(one.lag_records for one in views),
-        sum_if_known(one.lag_bytes for one in views),
+        sum_if_known(one.lag_records for one in counted),
+        sum_if_known(one.lag_bytes for one in counted),
         max(ages, default=None),
         sum_if_known(one.records_per_s for one in views),
         sum_if_known(one.bytes_per_s for one in views),
         sum([one.lost_ranges for one in views]),
         sum([one.foreign_records for one in views]),
-        all(one.is_lag_exact for one in views),
+        all(one.is_lag_exact for one in counted),
     )
 
 

@@ -113,9 +113,10 @@ class PartitionView:
     age of the oldest record that is not on the target. ``records`` and ``bytes`` were copied by this process.
     ``age_ms`` and ``latency_ms`` are the ages of batches when they were fetched and when the target had acknowledged
     them. Up to ``verified_offset``, `mm2 verify` has compared source and target and found nothing unexplained. ``unfilled``
-    offsets before the first record are still to be filled on the target (`preserve.offsets`). ``pause``: why its state is PAUSED,
-    None if that is not known. ``is_counted``: it is in the sums of the flow, as are all partitions that the flow is to copy.
-    ``is_lag_exact``: ``lag_records`` are all that are not on the target; otherwise they are those that are known.
+    offsets before the first record are still to be filled on the target (`preserve.offsets`). ``pause``: why its state is PAUSED, or
+    would be without a condition that lasts (`mm2.copy.states.LASTING`); None if that is not known. ``is_counted``: it is in the sums
+    of the flow, as are all partitions that the flow is to copy. ``is_lag_exact``: ``lag_records`` are all that are not on the target;
+    otherwise they are those that are known.
     """
 
     topic: str
@@ -160,7 +161,8 @@ class GroupView:
 
     ``translated`` is its offset on the target by the newest checkpoint, ``target_offset`` the offset committed there.
     ``reason`` and ``reason_code`` explain why one of them is missing or not written. ``source_lag`` and ``target_lag`` are
-    the records after the committed offsets; on the target, those that the flow has copied. ``if_moved``: what its consumers would
+    the records after the committed offsets; on the target, those that the flow has copied. They are None if an end offset is not
+    known, or is that of another log. ``if_moved``: what its consumers would
     do on the target now, None if its offsets there are not known; ``if_moved_records``: with how many records.
     """
 
@@ -292,6 +294,8 @@ class FlowView:
     - ``groups_error``: why offsets of groups on the target, or of some groups, are not known; ``groups`` then lacks some of them. "" if
       only the source does not answer.
     - ``throttles``: limits by `mm2 throttle`, in bytes per second, 0 for none: by topic, "" for the flow.
+    - ``is_ledger_read``: otherwise the target has not answered yet, and what is counted in the ledger is not known: lost ranges,
+      foreign records and gaps.
     """
 
     source: str
@@ -328,6 +332,7 @@ class FlowView:
     throttles: Mapping[str, int] = field(default_factory=dict)
     filled: Mapping[str, int] = field(default_factory=dict)
     groups_error: str = ""
+    is_ledger_read: bool = True
 
     @property
     def name(self) -> str:

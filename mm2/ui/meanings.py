@@ -118,9 +118,9 @@ MEANINGS: Final = {
         "Mm2PartitionRefused",
     ),
     PartitionState.FAILED: Meaning(
-        "An internal error.",
+        "Its task has failed, or an internal error has stopped it.",
         "Only if the error does not recur",
-        "Report the stack trace in the log.",
+        "Read the reason: that of the task is on the page Connectors. Report the stack trace of an internal error.",
         "Mm2PartitionRefused",
     ),
 }

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from mm2.copy.segments import INTENDED
-from mm2.observer.views import PartitionView, Snapshot
+from mm2.observer.views import FlowView, PartitionView, Snapshot
 from mm2.ui.listing import Listing, Query, Shared
 from mm2.ui.parts import Browser, Cell, Column, Element, Row, Table, rank_of
 from mm2.ui.wording import count, plural
@@ -106,11 +106,7 @@ class GapsView:
     def show(self, snapshot: Snapshot) -> None:
         """See View."""
         self._snapshot = snapshot
-        lost = sum(flow.lost_ranges for flow in snapshot.flows)
-        self._lead.show(
-            "Offsets of the source without a record on the target, and why. "
-            + (f"Lost: {plural(lost, 'range')} that the source had deleted." if lost else "No records are lost.")
-        )
+        self._lead.show(lead(snapshot.flows))
         rows = [
             Row((flow.name, Cell(reason, state=True), count(number), MEANINGS.get(reason, "")))
             for flow in snapshot.flows
@@ -119,6 +115,25 @@ class GapsView:
         ]
         self._reasons.show(rows)
         self._browser.show()
+
+
+def lead(flows: Sequence[FlowView]) -> str:
+    """What is listed, what was lost, and of which flows this is not known, or not as of now."""
+    lost = sum(flow.lost_ranges for flow in flows)
+    unread = [flow for flow in flows if not flow.is_ledger_read]
+    known = [] if flows and len(unread) == len(flows) else ["No records are lost."]
+    return " ".join(
+        (
+            "Offsets of the source without a record on the target, and why.",
+            *([f"Lost: {plural(lost, 'range')} that the source had deleted."] if lost else known),
+            *(f"The ledger of {flow.name} has not been read yet: nothing is known of this flow." for flow in unread),
+            *(
+                f"{flow.target} does not respond: the data of {flow.name} is stale."
+                for flow in flows
+                if flow.target_error and flow.is_ledger_read
+            ),
+        )
+    )
 
 
 def _row(entry: Entry) -> Row:

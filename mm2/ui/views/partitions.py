@@ -126,5 +126,5 @@ def lead(flows: Sequence[FlowView]) -> str:
         for cluster, error in ((flow.source, flow.source_error), (flow.target, flow.target_error))
         if error
     ]
-    first = f"{plural(total, 'partition')}, {f'{unhealthy:,} unhealthy' if unhealthy else 'all healthy'}."
-    return " ".join((first, *unreachable))
+    health = f", {unhealthy:,} unhealthy" if unhealthy else ", all healthy" if total else ""
+    return " ".join((f"{plural(total, 'partition')}{health}.", *unreachable))

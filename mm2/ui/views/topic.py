@@ -16,6 +16,7 @@ from mm2.connect.rest.access.roles import Role
 from mm2.copy.states import PartitionState
 from mm2.kafka.errors import KafkaFailure
 from mm2.mirror.config_sync import ConfigDifference
+from mm2.observer.tones import Tone
 from mm2.observer.topics import TopicView, topic_view
 from mm2.observer.views import FlowView, PartitionView, Snapshot
 from mm2.reasons import PauseCode
@@ -61,7 +62,7 @@ class TopicPage:
         self._data, self._curves = data, data.curves
         self._snapshot = snapshot
         self._remote = ""
-        self._marks: Sequence[tuple[int, str, int]] = ()
+        self._marks: Sequence[str] = ()
         self._drawn: object = None
         self._make_head()
         with within("div") as self._content:
@@ -156,6 +157,8 @@ class TopicPage:
             ):
                 Element("i", "", f"ok {name}")
                 Element("span", title)
+            Element("i", "", "unknown s0")
+            Element("span", "unknown lag")
             Element("i", "", "bad s0")
             Element("span", "unhealthy")
         self._map = ui.html("", sanitize=False, tag="div").classes("map").props("aria-hidden=true")
@@ -272,11 +275,11 @@ class TopicPage:
         shown["Foreign records"].show(count(topic.foreign_records))
 
     def _show_map(self, views: Sequence[PartitionView]) -> None:
-        marks = [(one.partition, str(one.state), _shade(one.lag_records)) for one in views[:_MAPPED]]
+        # Numbers and states only; names of topics may contain anything.
+        marks = list(map(mark_of, views[:_MAPPED]))
         if marks != self._marks:
             self._marks = marks
-            # Numbers and states only; names of topics may contain anything.
-            self._map.set_content("".join(map(_mark, marks)))
+            self._map.set_content("".join(marks))
         rest = len(views) - len(marks)
         self._unmapped.show(f"and {plural(rest, 'more partition')}")
         self._unmapped.show_classes("muted" if rest else "hidden")
@@ -351,14 +354,14 @@ def _config(one: ConfigDifference) -> Row:
     return Row((one.name, *values, "ends the difference next time" if one.is_synced else "not by this flow"))
 
 
-def _shade(lag: int | None) -> int:
-    """The number of the shade of a lag."""
-    return 0 if lag is None else sum(lag > limit for limit in _SHADES)
-
-
-def _mark(mark: tuple[int, str, int]) -> str:
-    partition, state, shade = mark
-    return f'<i class="{TONES.get(state, "unknown")} s{shade}" title="{partition}: {state}"></i>'
+def mark_of(view: PartitionView) -> str:
+    """The mark of a partition in the map. That its lag is not known shows only where it is healthy."""
+    lag = view.lag_records if view.is_lag_exact else view.lag_records or None  # a lower bound of 0 says nothing
+    tone = TONES.get(view.state, Tone.UNKNOWN)
+    if lag is None and tone in {Tone.OK, Tone.BUSY}:
+        tone = Tone.UNKNOWN
+    shade = sum(lag > limit for limit in _SHADES) if lag is not None else 0
+    return f'<i class="{tone} s{shade}" title="{view.partition}: {view.state}"></i>'
 
 
 def _figure(title: str) -> Element:

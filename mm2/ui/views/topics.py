@@ -129,5 +129,7 @@ def topic_page(flow: str, topic: str) -> str:
 def _lead(rows: Sequence[Entry]) -> str:
     unhealthy = sum(topic.unhealthy > 0 for _, topic in rows)
     partitions = sum(topic.partitions for _, topic in rows)
-    state = f"{plural(unhealthy, 'topic')} with unhealthy partitions" if unhealthy else "all healthy"
-    return f"{plural(len(rows), 'topic')} with {plural(partitions, 'partition')}, {state}."
+    health = (
+        f", {plural(unhealthy, 'topic')} with unhealthy partitions" if unhealthy else ", all healthy" if rows else ""
+    )
+    return f"{plural(len(rows), 'topic')} with {plural(partitions, 'partition')}{health}."

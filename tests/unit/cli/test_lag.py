@@ -57,6 +57,16 @@ def test_the_worst_lag_comes_first_and_unknown_lag_before_it() -> None:
     assert [one.partition for one in worst_first(rows)] == [2, 1, 3, 0, 4]
 
 
+def test_a_lag_that_may_be_larger_comes_before_an_equal_one_that_is_not() -> None:
+    """Those of truncated logs are at least 0, among thousands without lag."""
+    rows = [
+        partition(0, 0, 0.0),
+        replace(partition(1, 0), is_lag_exact=False),
+        replace(partition(2, 7), is_lag_exact=False),
+    ]
+    assert [one.partition for one in worst_first(rows)] == [2, 1, 0]
+
+
 def run(monkeypatch: pytest.MonkeyPatch, *partitions: PartitionView, risk: Risk, **options: object) -> int:
     """Run `mm2 lag` for one flow with these partitions."""
     flow = FlowView("A", "B", FlowState.RUNNING, "", risk, partitions=partitions)

@@ -71,6 +71,12 @@ def test_the_summary_comes_first_then_the_flow_then_its_partitions() -> None:
     assert len(lines(flow(), partitions=False)) == 4
 
 
+def test_losses_are_unknown_before_the_ledger_was_read() -> None:
+    """The target does not answer."""
+    unread = flow(FlowState.DEGRADED, partitions=(), risk=Risk(), target_error="timed out", is_ledger_read=False)
+    assert "A->B 0 0 - - - - - - -" in lines(unread)
+
+
 def test_unhealthy_partitions_are_listed_with_their_reason_in_every_view() -> None:
     failed = ConnectorView(
         "MirrorSourceConnector",

@@ -11,7 +11,7 @@ from mm2.copy.states import PartitionState
 from mm2.metrics.connect import CONNECT_METRICS
 from mm2.metrics.flows import FLOW_METRICS
 from mm2.metrics.metric import Cardinality, Sheet
-from mm2.metrics.mirror import MIRROR_METRICS, metric_formats
+from mm2.metrics.mirror import CONSUMER_LAG, MIRROR_METRICS, metric_formats
 from mm2.observer.collector import SnapshotMetrics
 from mm2.observer.shapes import chosen_groups, chosen_partitions, flow_json, page_json
 from mm2.observer.views import (
@@ -72,7 +72,7 @@ FLOW = FlowView(
         partition("u", 0, lag_records=None, lag_seconds=None),
     ),
     groups=(
-        GroupView("g", "t", 0, "A.t", 40, 45, 44),
+        GroupView("g", "t", 0, "A.t", 40, 45, 44, source_lag=60),
         GroupView("h", "t", 1, "A.t", reason="too long ago", reason_code=OffsetReasonCode.TOO_OLD),
     ),
     heartbeats=(HeartbeatView("A.heartbeats", "A", "B", ("A",), 1500),),
@@ -196,10 +196,16 @@ def test_a_sum_with_an_unknown_part_is_unknown(cardinality: Cardinality, topic: 
     known = dataclasses.replace(
         FLOW,
         partitions=(*FLOW.partitions[:2], turned),
-        groups=(GroupView("g", "t", 0, "A.t", 40), GroupView("g", "t", 1, "A.t", 70), GroupView("g", "t", 2, "A.t")),
+        groups=(
+            GroupView("g", "t", 0, "A.t", 40, source_lag=60),
+            GroupView("g", "t", 1, "A.t", 70, source_lag=30),
+            GroupView("g", "t", 2, "A.t"),
+        ),
     )
     unknown = dataclasses.replace(
-        known, partitions=(FLOW.partitions[0], partition("t", 1, lag_records=None, lag_bytes=None, source_end=None))
+        known,
+        partitions=(FLOW.partitions[0], partition("t", 1, lag_records=None, lag_bytes=None, source_end=None)),
+        groups=(known.groups[0], GroupView("g", "t", 1, "A.t", 70)),
     )
     place = {"topic": topic, "partition": ""}
     nothing = dataclasses.replace(known, partitions=(turned,), groups=())
@@ -209,6 +215,48 @@ def test_a_sum_with_an_unknown_part_is_unknown(cardinality: Cardinality, topic: 
         assert value(seen, "mm2_partition_lag_records", **place) == lag
         assert value(seen, "mm2_partition_lag_bytes", **place) == size
         assert value(seen, "mm2_group_lag_records", group="g", **place) == group_lag
+
+
+@pytest.mark.parametrize(
+    ("cardinality", "place"),
+    [
+        (Cardinality.FULL, {"topic": "t", "partition": "0"}),
+        (Cardinality.TOPIC, {"topic": "t", "partition": ""}),
+        (Cardinality.FLOW, {"topic": "", "partition": ""}),
+    ],
+)
+def test_a_lag_of_which_only_0_is_known_is_unknown(cardinality: Cardinality, place: dict[str, str]) -> None:
+    """Of a log that was truncated, or is another one. While the source does not answer, all values are those of its last answer."""
+
+    def lags(number: int, error: str = "", *, is_exact: bool = False) -> list[float | None]:
+        view = partition("t", 0, lag_records=number, lag_bytes=None, is_lag_exact=is_exact)
+        flow = dataclasses.replace(FLOW, partitions=(view,), source_error=error)
+        seen = samples(cardinality, dataclasses.replace(SNAPSHOT, flows=(flow,)))
+        consumer: list[float | None] = [one for (name, _), one in seen.items() if name == CONSUMER_LAG.name]
+        assert len(consumer) <= 1
+        return [value(seen, "mm2_partition_lag_records", **place), *(consumer or [None])]
+
+    assert lags(0) == [None, None]
+    assert lags(0, is_exact=True) == [0, 0]
+    assert lags(0, "A does not answer") == [0, 0]
+    assert lags(4) == [4, 4]
+
+
+def test_what_the_ledger_counts_is_unknown_before_it_was_read() -> None:
+    """A first value of 0 would show old losses as new ones."""
+    unread = dataclasses.replace(FLOW, partitions=(), states={}, lost_ranges=0, is_ledger_read=False)
+    seen = samples(snapshot=dataclasses.replace(SNAPSHOT, flows=(unread,)))
+    names = {name for name, _ in seen}
+    assert not names & {"mm2_lost_ranges_total", "mm2_foreign_records_total", "mm2_flow_partitions"}
+    assert "mm2_flow_partitions" in {name for name, _ in samples()}
+
+
+def test_a_heartbeat_that_arrives_on_several_routes_has_the_age_of_the_slowest() -> None:
+    """One series: labels do not name the route."""
+    beats = tuple(HeartbeatView(f"{via}.A.heartbeats", "X", "A", (via, "A"), age) for via, age in (("B", 70), ("C", 9)))
+    for order in (beats, beats[::-1]):
+        seen = samples(snapshot=dataclasses.replace(SNAPSHOT, flows=(dataclasses.replace(FLOW, heartbeats=order),)))
+        assert value(seen, "mm2_heartbeat_age_seconds", origin="X", origin_target="A", hops="2") == 0.07
 
 
 def test_fewer_series_with_less_cardinality() -> None:

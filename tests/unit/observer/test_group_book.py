@@ -32,6 +32,14 @@ def test_a_group_has_its_offsets_on_both_clusters_and_its_lag() -> None:
     assert (view.if_moved, view.if_moved_records) == (MoveCode.READS_AGAIN, 2)
 
 
+def test_the_lag_is_unknown_if_the_log_ends_before_the_offset() -> None:
+    """The log was truncated, or is another one. A log that is known only ends there because its end was requested first."""
+    cut = dataclasses.replace(PARTITION, source_end=5, is_lag_exact=False)
+    assert GroupBook().read(polled(), None, (cut,))[0].source_lag is None
+    assert GroupBook().read(polled(), None, (dataclasses.replace(cut, is_lag_exact=True),))[0].source_lag == 0
+    assert GroupBook().read(polled(), None, (dataclasses.replace(cut, source_end=9),))[0].source_lag == 2
+
+
 def test_views_are_made_again_only_when_something_has_changed() -> None:
     book, ledger = GroupBook(), Ledger()
     first = book.read(polled(), ledger, (PARTITION,))

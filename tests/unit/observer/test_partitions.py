@@ -14,7 +14,7 @@ from mm2.copy.driver.status import PartitionStatus
 from mm2.copy.ledger import Ledger, Pause, Verified, entry_record, pause_record
 from mm2.copy.session import LedgerEntry, Lost, Mark, PartitionCondition
 from mm2.copy.spec import PartitionProgress
-from mm2.copy.states import PartitionState
+from mm2.copy.states import LASTING, PartitionState
 from mm2.kafka.errors import BrokerFailure
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.preparation import filling
@@ -251,7 +251,7 @@ def test_errors_pauses_and_lag_of_other_processes_are_reported(env: Environment)
     assert (first.state, first.reason, first.since_ms) == (PartitionState.CORRUPT, "bad bytes", 77)
     assert second.state is PartitionState.CATCHING_UP
     pauses = {("t", None): Pause("ann", 5)}
-    assert {view.state for view in env.refresh(pauses=pauses).views} == {PartitionState.PAUSED}
+    assert [view.state for view in env.refresh(pauses=pauses).views] == [PartitionState.CORRUPT, PartitionState.PAUSED]
 
 
 def test_partitions_without_a_task_count_in_no_figure(env: Environment) -> None:
@@ -421,9 +421,105 @@ def test_the_lag_is_a_lower_bound_also_while_another_state_is_shown(
     env.ends[T0] = 40
     seen = env.refresh(starts={T0: 0}, **hiding)
     view, lag = seen.views[0], 40 if state is PartitionState.RECREATED else 0
-    assert view.state in {PartitionState.FAILED, PartitionState.PAUSED}
     assert (view.lag_records, view.is_lag_exact) == (lag, False)
     assert (seen.risk.records, seen.risk.records_at_least) == (None, lag)
+
+
+@pytest.mark.parametrize("condition", sorted(LASTING))
+@pytest.mark.parametrize(
+    ("hiding", "reason", "pause"),
+    [
+        ({"failed_tasks": {0: "ConnectError: no"}}, "task 0 has failed: ConnectError: no", None),
+        ({"held": "stopped"}, "copying is stopped", PauseCode.FLOW),
+        ({"pauses": {("t", 0): Pause("ann", 5)}}, str(Pause("ann", 5)), PauseCode.USER),
+    ],
+    ids=["failed", "stopped", "paused"],
+)
+def test_a_lasting_condition_is_shown_also_while_a_task_has_failed_or_a_user_has_paused(
+    env: Environment, condition: PartitionState, hiding: dict[str, Any], reason: str, pause: PauseCode | None
+) -> None:
+    """Otherwise its alert ends, although nothing was fixed. A task of which all partitions have stopped has failed."""
+    env.entry(T0, 90, 90, condition=PartitionCondition(condition, "what happened.", 90, 5))
+    seen = env.refresh(**hiding)
+    view = seen.views[0]
+    assert (view.state, view.reason, view.since_ms) == (condition, f"what happened; {reason}", 5)
+    assert (view.pause, seen.states[condition]) == (pause, 1)
+    assert sum(seen.states.values()) == 2, "each partition has one state"
+
+
+@pytest.mark.parametrize("condition", sorted(set(PartitionState) - LASTING))
+def test_a_condition_that_ends_by_itself_is_not_that_of_a_failed_task(
+    env: Environment, condition: PartitionState
+) -> None:
+    env.entry(T0, 10, 10, condition=PartitionCondition(condition, "was so", 10, 5))
+    view = env.refresh(failed_tasks={0: "ConnectError: no"}).views[0]
+    assert (view.state, view.reason) == (PartitionState.FAILED, "task 0 has failed: ConnectError: no")
+
+
+def test_the_reason_of_a_task_that_has_failed_for_its_partitions_is_not_repeated(env: Environment) -> None:
+    env.entry(T0, 90, 90, condition=PartitionCondition("RECREATED", STOPPED, 90, 5))
+    view = env.refresh(failed_tasks={0: f"CopyFailed: {STOPPED}"}).views[0]
+    assert view.reason == f"task 0 has failed: CopyFailed: {STOPPED}"
+
+
+def test_a_new_micro_batch_that_has_read_nothing_does_not_end_a_condition(env: Environment) -> None:
+    """Else the state, and its alert, would end for a moment with each restart of a worker."""
+    env.entry(T0, 10, 10, condition=PartitionCondition("LOST_RANGE", "they are gone", 10, 5))
+    env.row(T0, 10, -1)
+    assert env.refresh().views[0].state is PartitionState.LOST_RANGE
+    env.row(T0, 10, 10)
+    assert env.refresh().views[0].state is PartitionState.RUNNING
+    env.row(T0, 10, -1, state="UNREACHABLE", reason="no leader")
+    assert env.refresh().views[0].state is PartitionState.UNREACHABLE
+
+
+def test_a_paused_partition_with_a_condition_can_be_resumed(env: Environment) -> None:
+    env.row(T0, 10, 10, state="LOST_RANGE", reason="they are gone")
+    assert env.refresh(pauses={("t", 0): Pause("ann", 5)}).views[0].pause is PauseCode.USER
+
+
+@pytest.mark.parametrize("more", [{}, {"held": "stopped"}, {"failed_tasks": {0: "no", 1: "no"}}])
+def test_the_lag_is_a_lower_bound_if_the_log_ends_before_the_position(env: Environment, more: dict[str, Any]) -> None:
+    """Given a log that was truncated while nothing copies it, so there is no condition yet. Records have been written since."""
+    env.refresh(**more)
+    env.ends[T0] = 7
+    for _ in range(2):
+        seen = env.refresh(**more)
+    view = seen.views[0]
+    assert (view.lag_records, view.is_lag_exact, view.lag_seconds, view.source_end) == (0, False, None, 7)
+    assert (view.lag_bytes, seen.risk.bytes) == (None, None)
+    assert (seen.risk.records, seen.risk.records_at_least, seen.risk.seconds) == (None, 0, None)
+    inputs = FlowInputs("A", "B", seen=True, risk=seen.risk, states=seen.states)
+    assert "you lose no record that is known here" in summary_of(inputs)
+    env.ends[T0] = 12
+    seen = env.refresh(**more)
+    assert (seen.views[0].lag_records, seen.views[0].is_lag_exact) == (2, True)
+
+
+def test_an_end_offset_that_is_only_older_than_the_position_shows_no_truncation(env: Environment) -> None:
+    """Another process copies, and the ledger is read more often than the end offsets."""
+    env.refresh()
+    for position in (12, 15):
+        env.entry(T0, position, position)
+        asked_s = env.at_s
+        seen = env.refresh(ends_at_s=asked_s)
+        assert (seen.risk.records, seen.views[0].is_lag_exact) == (0, True)
+    env.ends[T0] = 15
+    assert env.refresh().risk.records == 0
+
+
+def test_a_partition_of_which_the_first_answer_shows_the_truncation_is_polled_once_more(env: Environment) -> None:
+    env.ends[T0] = 7
+    assert env.refresh(ends_at_s=env.at_s).risk.records == 0, "the request may be older than the ledger"
+    assert env.refresh().risk.records is None
+
+
+def test_nothing_is_known_before_the_ledger_was_read(env: Environment) -> None:
+    """The target has died, and the process was restarted."""
+    inputs = PartitionInputs(1.0, NOW_MS, 1.0, None, {}, 1.0, {}, {}, None, {}, "", {}, {})
+    risk = PartitionBook().read(inputs).risk
+    assert (risk.records, risk.seconds, risk.bytes, risk.least) == (None, None, None, None)
+    assert PartitionBook().read(dataclasses.replace(inputs, ledger=Ledger())).risk.records == 0
 
 
 def test_the_log_of_a_recreated_topic_ends_where_the_source_says(env: Environment) -> None:

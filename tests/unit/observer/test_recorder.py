@@ -88,6 +88,22 @@ def test_a_snapshot_has_the_values_of_all_processes() -> None:
     assert found.topics == {"t": TopicSample(7.0, None, 1)}
 
 
+@pytest.mark.parametrize(("lag", "is_exact", "sample"), [(0, False, None), (0, True, 0), (4, False, 4)])
+def test_a_lag_of_which_only_0_is_known_is_a_gap_of_the_curve(lag: int, is_exact: bool, sample: int | None) -> None:
+    one = PartitionView(
+        "t", 0, "A.t", PartitionState.RUNNING, lag_records=lag, is_lag_exact=is_exact, records_per_s=0.0
+    )
+    flow = replace(view(0), partitions=(one,), risk=Risk(None, lag if is_exact else None, None, lag))
+    found = FlowSampler().of_view(0, flow)
+    assert (found.lag_records, found.topics["t"].lag_records) == (sample, sample)
+
+
+@pytest.mark.parametrize(("state", "lag"), [("RECREATED", 0), ("LOST_RANGE", 5), ("RUNNING", -3)])
+def test_a_position_of_another_log_has_no_lag(state: str, lag: int) -> None:
+    found = FlowSampler().of_status(0, status((U0, 1, lag), state=state), {U0: 0})
+    assert (found.lag_records, found.topics["u"].lag_records) == (None, None)
+
+
 def test_latencies_are_those_since_the_previous_sample() -> None:
     sampler = FlowSampler()
     none = (0,) * (len(BOUNDS_S) + 1)

@@ -15,7 +15,7 @@ from mm2.connect.rest.access.roles import Kind, Principal, Role
 from mm2.connect.rest.app import metrics_app
 from mm2.connect.rest.failures import RestFailure
 from mm2.copy.driver.engine import CopyEngine
-from mm2.copy.ledger import Ledger
+from mm2.copy.ledger import Ledger, Pause, pause_record
 from mm2.copy.states import PartitionState
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.records.record import Record
@@ -25,6 +25,7 @@ from mm2.observer.observer import Observer
 from mm2.observer.resources import flow_url, overview_app
 from mm2.observer.topic_resources import LedgerWriter
 from mm2.observer.views import FlowState, FlowView, PartitionView, Risk, Snapshot
+from mm2.reasons import PauseCode
 from tests.support.access import as_admin
 
 
@@ -96,8 +97,14 @@ class _Observed:
 
     def snapshot(self) -> Snapshot:
         views = tuple(
-            PartitionView("or.ders", number, "A.or.ders", state, lag_records=number)
-            for number, state in enumerate((PartitionState.RUNNING, PartitionState.PAUSED))
+            PartitionView("or.ders", number, "A.or.ders", state, lag_records=number % 2, pause=pause)
+            for number, (state, pause) in enumerate(
+                (
+                    (PartitionState.RUNNING, None),
+                    (PartitionState.PAUSED, None),
+                    (PartitionState.LOST_RANGE, PauseCode.USER),
+                )
+            )
         )
         return Snapshot(1, "1", (FlowView("A", "B", FlowState.RUNNING, "", Risk(), partitions=views),))
 
@@ -120,9 +127,9 @@ def test_topics_are_listed() -> None:
     (row,) = answer.json()["rows"]
     assert (row["topic"], row["state"], row["partitions"], row["unhealthy"], row["lag_records"]) == (
         "or.ders",
-        "PAUSED",
+        "LOST_RANGE",
+        3,
         2,
-        1,
         1,
     )
 
@@ -139,13 +146,15 @@ def test_a_topic_is_paused_resumed_and_limited_through_the_ledger() -> None:
     assert put(write, f"{TOPIC}/pause", {"reason": "ticket 4711"}).status_code == 202
     (pause,) = ledger.pauses().values()
     assert (pause.by, pause.reason) == ("ada", "ticket 4711")
+    write("", [pause_record("or.ders", number, Pause("ann", 5)) for number in (1, 2)])
+    flows.clear()
     assert put(write, f"{TOPIC}/resume").status_code == 202
-    assert ledger.pauses() == {}
+    assert ledger.pauses() == {}, "also of a partition with a condition that lasts"
     assert put(write, f"{TOPIC}/throttle", {"bytes_per_s": 500}).status_code == 202
     assert ledger.throttles() == {"or.ders": 500}
     assert put(write, f"{TOPIC}/throttle", {"bytes_per_s": None}).status_code == 202
     assert ledger.throttles() == {}
-    assert flows == ["A->B"] * 4
+    assert flows == ["A->B"] * 3
 
 
 @pytest.mark.parametrize(

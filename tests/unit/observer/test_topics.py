@@ -31,6 +31,15 @@ def test_the_lag_of_a_topic_is_a_lower_bound_if_that_of_a_partition_is() -> None
     assert (topic.lag_records, topic.is_lag_exact) == (7, False)
 
 
+def test_the_lag_of_a_topic_is_that_of_the_partitions_that_the_flow_is_to_copy() -> None:
+    """The ledger still has the last partitions of a topic that was recreated with fewer ones."""
+    gone = partition("a", 2, PartitionState.DELETED, lag_seconds=90.0, is_counted=False, is_lag_exact=False)
+    (topic,) = topic_views((partition("a", 0, lag_records=3), partition("a", 1, lag_records=4), gone))
+    assert (topic.partitions, topic.lag_records, topic.lag_seconds, topic.is_lag_exact) == (3, 7, None, True)
+    (topic,) = topic_views((gone,))
+    assert (topic.lag_records, topic.lag_seconds, topic.is_lag_exact) == (None, 90.0, False)
+
+
 def test_every_state_has_a_severity_and_healthy_ones_are_the_least_severe() -> None:
     assert set(SEVERITY) == set(PartitionState)
     assert {state for state, rank in SEVERITY.items() if rank >= len(SEVERITY) - len(HEALTHY)} == HEALTHY

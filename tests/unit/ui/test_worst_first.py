@@ -23,7 +23,9 @@ from mm2.observer.views import (
 )
 from mm2.ui.listing import Query
 from mm2.ui.parts import TONES, rank_of
+from mm2.ui.views import gaps as gaps_page
 from mm2.ui.views import groups as groups_page
+from mm2.ui.views import topic as topic_page
 from mm2.ui.views.connectors import failures
 from mm2.ui.views.flows import worst_first
 from mm2.ui.views.gaps import GAPS, MEANINGS
@@ -74,6 +76,37 @@ def test_data_of_an_unreachable_cluster_is_reported_as_stale() -> None:
     stale = "A does not respond: the data of A->B is stale."
     assert lead([here, flow(states={PartitionState.RUNNING: 4})]) == f"7 partitions, 1 unhealthy. {stale}"
     assert lead([flow(states={PartitionState.RUNNING: 4})]) == "4 partitions, all healthy."
+    assert lead([flow(source_error="it cannot be reached")]) == f"0 partitions. {stale}", "of which nothing is known"
+
+
+def test_losses_are_not_denied_before_the_ledger_was_read() -> None:
+    """And those that are known are of the last answer of the target."""
+    first, unread = "Offsets of the source without a record on the target, and why.", flow(is_ledger_read=False)
+    unknown = "The ledger of A->B has not been read yet: nothing is known of this flow."
+    assert gaps_page.lead([flow()]) == f"{first} No records are lost."
+    assert gaps_page.lead([unread]) == f"{first} {unknown}"
+    assert gaps_page.lead([flow(), unread]) == f"{first} No records are lost. {unknown}"
+    assert gaps_page.lead([flow(lost_ranges=2), unread]) == (
+        f"{first} Lost: 2 ranges that the source had deleted. {unknown}"
+    )
+    stale = "B does not respond: the data of A->B is stale."
+    assert gaps_page.lead([flow(target_error="timed out")]) == f"{first} No records are lost. {stale}"
+
+
+@pytest.mark.parametrize(
+    ("lag", "is_exact", "state", "tone"),
+    [
+        (0, True, PartitionState.RUNNING, "ok s0"),
+        (7, True, PartitionState.RUNNING, "ok s1"),
+        (7, False, PartitionState.RUNNING, "ok s1"),
+        (0, False, PartitionState.RUNNING, "unknown s0"),
+        (None, True, PartitionState.CATCHING_UP, "unknown s0"),
+        (None, False, PartitionState.LOST_RANGE, "bad s0"),
+    ],
+)
+def test_an_unknown_lag_is_not_drawn_as_none(lag: int | None, is_exact: bool, state: PartitionState, tone: str) -> None:
+    view = partition(3, state, lag_records=lag, is_lag_exact=is_exact)
+    assert topic_page.mark_of(view) == f'<i class="{tone}" title="3: {state}"></i>'
 
 
 def test_groups_without_a_translated_offset_come_first() -> None:
