@@ -46,6 +46,7 @@ from mm2.config.providers import ConfigTransformer
 from mm2.config.rest_keys import LISTENER_PREFIXES, MIRROR_REST_CONFIG
 from mm2.config.security_keys import SASL_CONFIG, SECURITY_PROTOCOL_CONFIG, TLS_CONFIG
 from mm2.config.unread import KeyReaders
+from mm2.config.values import trim
 from mm2.config.worker_keys import DISTRIBUTED_CONFIG, check_signature_accepted
 
 ALLOWED_CLASSES_KEY: Final = "plugin.allowed.classes"
@@ -213,8 +214,15 @@ class MirrorMakerConfig:
         return [SourceAndTarget(s, t) for s in self.clusters for t in self.clusters if s != t]
 
     def replicating_pairs(self) -> list[SourceAndTarget]:
-        """The flows that replicate topics; the other :meth:`cluster_pairs` only emit heartbeats."""
-        return [pair for pair in self.possible_pairs() if self._replicates(pair)]
+        """The flows that replicate topics; the other :meth:`cluster_pairs` only emit heartbeats.
+
+        As in Java, connectors ignore blanks around the value and read the top key too, but neither creates a flow.
+        """
+        return [
+            pair
+            for pair in self.cluster_pairs()
+            if _is_true(trim(self._resolved("false", f"{pair}.enabled", "enabled")))
+        ]
 
     def unknown_clusters(self, aliases: Iterable[str]) -> list[str]:
         """Those of ``aliases`` that are not in ``clusters``."""
@@ -283,11 +291,16 @@ class MirrorMakerConfig:
     # -- derivation ----------------------------------------------------------------------------------------------------
 
     def _replicates(self, pair: SourceAndTarget) -> bool:
-        return _is_true(self._props.get(f"{pair}.enabled", "false"))
+        return _is_true(self._resolved("false", f"{pair}.enabled"))
 
     def _emits_heartbeats(self, pair: SourceAndTarget) -> bool:
         key = "emit.heartbeats.enabled"
-        return _is_true(self._props.get(f"{pair}.{key}", self._props.get(key, "true")))
+        return _is_true(self._resolved("true", f"{pair}.{key}", key))
+
+    def _resolved(self, default: str, *keys: str) -> str:
+        """The value of the first of the keys that the file has, references resolved."""
+        key = next((key for key in keys if key in self._props), None)
+        return default if key is None else self._transformer.transform({key: self._props[key]})[key]
 
     def _with_prefix(self, prefix: str) -> dict[str, str]:
         """Key without ``prefix`` → key of the file."""
@@ -397,7 +410,7 @@ class MirrorMakerConfig:
     def _value(self, derived: Derived, key: str) -> str | None:
         """The value of a derived key, references resolved; None: it is not set."""
         origin = derived.origins.get(key)
-        return None if origin is None else self._transformer.transform({origin: self._props[origin]})[origin]
+        return None if origin is None else self._resolved("", origin)
 
     def _check_given(self, definition: ConfigDef, derived: Derived, prefix: str) -> None:
         """Check the given keys under ``prefix``; missing keys are no error."""
