@@ -282,6 +282,10 @@ class MirrorMakerConfig:
         written in the file. If a provider gave the value, the error shows the reference instead.
         """
         wanted = None if targets is None else frozenset(targets)
+        listeners = self._resolved("", "listeners")
+        if self.internal_rest and "listeners" in self._props and not listeners.strip():
+            reason = "dedicated.mode.enable.internal.rest = true needs a port for the other processes to reach"
+            raise ConfigException("listeners", listeners, reason)
         for pair in self._pairs_into(wanted):
             self._validate_worker(pair)
             self._validate_connectors(pair)

@@ -306,7 +306,7 @@ def _by_ledger(
     plan.target_after = bounds.target_end if bounds.whole else -1
     plan.first, plan.after = max(bounds.first, source[0]), bounds.after
     after = wanted[1]
-    if after is not None and after > bounds.position:
+    if after is not None and min(after, source[1]) > bounds.position:
         plan.explained[Explained.PENDING] = min(after, source[1]) - bounds.position
     gaps = [gap for chunk in chunks for gap in chunk.gaps]
     plan.explained |= _explained(entry, gaps, bounds)

@@ -505,6 +505,13 @@ def test_preserved_offsets_and_transactions_exclude_each_other() -> None:
         of(f"{SERVERS}{lines}").validate()
 
 
+def test_processes_that_send_each_other_requests_need_a_port() -> None:
+    lines = "dedicated.mode.enable.internal.rest=true A.bootstrap.servers=a:1 B.bootstrap.servers=b:1"
+    of(lines).validate()
+    with pytest.raises(ConfigException, match="needs a port for the other processes to reach"):
+        of(f"{lines} listeners=").validate()
+
+
 def test_missing_servers_name_the_cluster() -> None:
     for alias, other in (("A", "B"), ("B", "A")):
         config = of(f"{other}.bootstrap.servers=x:1 {other}->{alias}.emit.heartbeats.enabled=false")
