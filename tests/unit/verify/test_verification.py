@@ -62,14 +62,12 @@ def plans(
     target: FakeAdmin,
     ledger: Ledger | None = None,
     request: VerifyRequest | None = None,
+    props: Mapping[str, str] | None = None,
     *,
     incremental: bool = False,
-    **props: str,
 ) -> list[PartitionPlan]:
-    verification = Verification(
-        {**PROPS, **{key.replace("__", "."): value for key, value in props.items()}}, cast("Verifier", None)
-    )
-    verification._syncs = dict  # type: ignore[assignment]
+    verification = Verification({**PROPS, **(props or {})}, cast("Verifier", None))
+    verification._syncs = dict  # type: ignore[method-assign]
     return verification._plans(
         request or VerifyRequest(), ledger, cast("Admin", source), cast("Admin", target), incremental=incremental
     )
@@ -85,11 +83,14 @@ def ledger_of(*entries: LedgerEntry) -> Ledger:
 
 def test_a_flow_of_which_no_topic_is_found_is_not_equal() -> None:
     """The patterns match nothing, or the user may not describe the topics: heartbeats alone show nothing."""
-    for there in ({}, {"other": 1}, {"other": 1, "heartbeats": 1}):
+    cases: tuple[dict[str, int], ...] = ({}, {"other": 1}, {"other": 1, "heartbeats": 1})
+    for there in cases:
         source, target = FakeAdmin(there), FakeAdmin({"A.heartbeats": 1})
         with pytest.raises(NotInFlow, match="A->B copies no topics"):
-            plans(source, target, topics="orders")
-        assert all(plan.topic == "heartbeats" for plan in plans(source, target, topics="orders", incremental=True))
+            plans(source, target, props={"topics": "orders"})
+        assert all(
+            plan.topic == "heartbeats" for plan in plans(source, target, props={"topics": "orders"}, incremental=True)
+        )
     (plan,) = plans(
         FakeAdmin({"heartbeats": 1}), FakeAdmin({"A.heartbeats": 1}), request=VerifyRequest(frozenset({"heartbeats"}))
     )
@@ -98,7 +99,7 @@ def test_a_flow_of_which_no_topic_is_found_is_not_equal() -> None:
 
 def test_a_topic_that_the_file_names_and_the_user_may_not_describe_is_reported() -> None:
     source = FakeAdmin({"orders": 1}, frozenset({"payments"}))
-    found = plans(source, FakeAdmin({"A.orders": 1}), topics="orders, payments, absent, any.*")
+    found = plans(source, FakeAdmin({"A.orders": 1}), props={"topics": "orders, payments, absent, any.*"})
     assert [plan.topic for plan in found] == ["orders", "payments"]
     assert not found[0].error
     assert "TOPIC_AUTHORIZATION_FAILED" in found[1].error
@@ -110,9 +111,7 @@ def test_each_partition_is_compared_with_the_topic_to_which_it_was_copied() -> N
         LedgerEntry("t", 0, "t", Mark(1, 1, 1), 1, "", ""), LedgerEntry("t", 1, "A.t", Mark(1, 1, 1), 1, "", "")
     )
     source, target = FakeAdmin({"t": 3}), FakeAdmin({"t": 3, "A.t": 2})
-    found = plans(
-        source, target, ledger, topics="t", **{key.replace(".", "__"): value for key, value in IDENTITY.items()}
-    )
+    found = plans(source, target, ledger, props={**IDENTITY, "topics": "t"})
     assert [(plan.remote_topic, len(plan.spans)) for plan in found] == [("t", 1), ("A.t", 1), ("t", 1)]
 
 
@@ -121,10 +120,12 @@ def test_topics_that_came_from_the_target_are_not_compared(monkeypatch: pytest.M
     monkeypatch.setattr(provenance.Provenance, "foreseen", lambda _self, topics: set(topics) - {"back", "copied"})
     ledger = ledger_of(LedgerEntry("copied", 0, "copied", Mark(1, 1, 1), 1, "", ""))
     there = {"back": 1, "copied": 1, "orders": 1}
-    props = {key.replace(".", "__"): value for key, value in IDENTITY.items()}
-    assert [plan.topic for plan in plans(FakeAdmin(there), FakeAdmin(there), ledger, **props)] == ["copied", "orders"]
+    assert [plan.topic for plan in plans(FakeAdmin(there), FakeAdmin(there), ledger, props=IDENTITY)] == [
+        "copied",
+        "orders",
+    ]
     with pytest.raises(NotInFlow, match="A->B does not copy back from A"):
-        plans(FakeAdmin(there), FakeAdmin(there), ledger, VerifyRequest(frozenset({"back"})), **props)
+        plans(FakeAdmin(there), FakeAdmin(there), ledger, VerifyRequest(frozenset({"back"})), IDENTITY)
 
 
 def test_requested_offsets_after_the_end_are_not_equal() -> None:
