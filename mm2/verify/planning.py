@@ -206,12 +206,12 @@ def plan_partition(
     sides: tuple[ClusterOffsets, ClusterOffsets],
     wanted: tuple[int | None, int | None],
     *,
-    is_undone: bool = False,
+    is_undone: bool | None = None,
 ) -> None:
     """Compute a partition's ranges, not yet split.
 
-    ``syncs`` are (source, target) offsets of the flow's offset syncs. ``is_undone``: the transaction of the ledger's entry was
-    not committed.
+    ``syncs`` are (source, target) offsets of the flow's offset syncs. ``is_undone``: whether the transaction of the ledger's
+    entry was not committed; None: only the end of the target shows it.
     """
     source, target = sides
     plan.source_id, plan.target_id = source.topic_id(plan.topic), target.topic_id(plan.remote_topic)
@@ -232,6 +232,8 @@ def plan_partition(
     if plan.source_id and plan.source_id == plan.target_id:
         plan.error = f"topic {plan.topic} would be compared with itself: it has the same topic id on both clusters, so they are one cluster"
         return
+    if entry is not None and is_undone is None and entry.before is not None and target_end < entry.mark.target:
+        entry = entry.undone()  # its transaction is still open
     base = Span(
         plan.topic,
         plan.partition,
@@ -286,8 +288,6 @@ def _by_ledger(
     source: tuple[int, int],
     target: tuple[int, int],
 ) -> None:
-    if entry.before is not None and target[1] < entry.mark.target:
-        entry = entry.undone()  # its transaction is still open
     if entry.remote_topic != plan.remote_topic:
         plan.first = plan.after = entry.mark.source
         plan.notes.append(f"all records so far were copied to topic {entry.remote_topic}")

@@ -174,18 +174,24 @@ class Verification:
             following.stop()
         return following.ledger
 
-    def _undone(self, ledger: Ledger | None) -> set[TopicPartition]:
-        """The partitions of which the ledger's entry belongs to a transaction that was not committed (exactly-once)."""
+    def _undone(self, ledger: Ledger | None) -> dict[TopicPartition, bool]:
+        """Whether the ledger's entry of a partition belongs to a transaction that was not committed (exactly-once).
+
+        Partitions of which this is not known are absent.
+        """
         entries = [] if ledger is None else [ledger.entry(partition) for partition in ledger.partitions()]
         open_ones = [entry for entry in entries if entry is not None and entry.before is not None]
         if not open_ones or not self._offsets_topic:
-            return set()
+            return {}
         cluster = self._clients.cluster(Side.TARGET, ClientKind.CONSUMER, "verify-offsets-consumer")
         try:
-            committed = next_offsets(cluster, self._offsets_topic, self._clients.source_alias, _READ_S)
+            positions = next_offsets(cluster, self._offsets_topic, self._clients.source_alias, _READ_S)
         finally:
             cluster.close()
-        return {entry.source for entry in open_ones if entry.is_undone(committed.get(entry.source))}
+        known = {entry.source: positions.get(entry.source) for entry in open_ones}
+        undone = {entry.source: entry.is_undone(known[entry.source]) for entry in open_ones}
+        committed = {entry.source for entry in open_ones if known[entry.source] == entry.mark.source}
+        return {place: is_undone for place, is_undone in undone.items() if is_undone or place in committed}
 
     def _plans(
         self, request: VerifyRequest, ledger: Ledger | None, source: Admin, target: Admin, *, incremental: bool
@@ -195,6 +201,7 @@ class Verification:
         copied_to = _remote_topics(ledger, undone)
         names = self._names(request, copied_to, source, target, selection)
         isolation = "read_committed" if self._read_committed else "read_uncommitted"
+        # After the positions: the records of a transaction that they show as committed are on the target, unless they were lost.
         # The target first: records that are copied between the two reads are on the source already, and not expected.
         remotes = {*names.values(), *(remote for place, remote in copied_to.items() if place.topic in names)}
         on_target = planning.ClusterOffsets.read(target, remotes, "read_committed")
@@ -242,7 +249,7 @@ class Verification:
                 syncs.get(plan.source, ()),
                 (on_source, on_target),
                 (first, after),
-                is_undone=plan.source in undone,
+                is_undone=undone.get(plan.source),
             )
             if plan.source in request.offsets and not plan.error:
                 plan.error = why_not_in_log(plan.source, on_source.range(plan.source)[1], first)
@@ -329,13 +336,13 @@ class Verification:
         )
 
 
-def _remote_topics(ledger: Ledger | None, undone: Collection[TopicPartition]) -> dict[TopicPartition, str]:
+def _remote_topics(ledger: Ledger | None, undone: Mapping[TopicPartition, bool]) -> dict[TopicPartition, str]:
     """The remote topic to which each partition in the ledger was copied most recently."""
     found = {}
     for place in () if ledger is None else ledger.partitions():
         entry = None if ledger is None else ledger.entry(place)
         if entry is not None:
-            found[place] = (entry.undone() if place in undone else entry).remote_topic
+            found[place] = (entry.undone() if undone.get(place) else entry).remote_topic
     return found
 
 

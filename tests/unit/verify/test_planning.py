@@ -48,7 +48,7 @@ def planned(
     after: int | None = None,
     syncs: Sequence[tuple[int, int]] = (),
     changes: str = "",
-    is_undone: bool = False,
+    is_undone: bool | None = None,
 ) -> PartitionPlan:
     plan = PartitionPlan("t", 0, "A.t", changes=changes)
     plan_partition(plan, ledger, syncs, (source, target), (first, after), is_undone=is_undone)
@@ -108,6 +108,8 @@ def test_records_of_an_open_transaction_are_not_compared() -> None:
     assert (still_open.after, ranges(still_open)) == (52, [(0, 52, 0, 50)])
     over = planned(ledger, side("t", "s", 0, 100), side("A.t", "r", 0, 99))
     assert (over.after, ranges(over)) == (100, [(0, 100, 0, 98)])
+    lost = planned(ledger, side("t", "s", 0, 100), side("A.t", "r", 0, 50), is_undone=False)
+    assert ranges(lost) == [(0, 100, 0, 98)], "the transaction was committed, and the target has lost its records"
     aborted = planned(ledger, side("t", "s", 0, 100), side("A.t", "r", 0, 99), is_undone=True)
     assert (aborted.after, ranges(aborted)) == (52, [(0, 52, 0, 50)]), (
         "the coordinator has aborted it, so the end is past it"
