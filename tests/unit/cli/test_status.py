@@ -232,10 +232,10 @@ def test_selected_topics_are_shown_partition_by_partition() -> None:
     write_flows(out, [chosen], partitions=True, by_topic=False)
     assert out.getvalue().count("payments-") == 101, "100 rows, and the reason of one"
     silent = "A does not answer"
-    for known in (everything, snapshot(flow(partitions=many(200), source_error=silent)), snapshot(flow())):
+    for known in (everything, snapshot(flow(partitions=many(200), source_error=silent)), snapshot(flow(partitions=()))):
         with pytest.raises(CommandError, match="No topic of A->B matches --topic absent"):
             selected(known, re.compile("absent"), "absent")
-    unknown = snapshot(flow(source_error=silent))
+    unknown = snapshot(flow(partitions=(), source_error=silent))
     assert selected(unknown, re.compile("absent"), "absent") == unknown, "the topics of a silent source are not known"
 
 
