@@ -82,6 +82,7 @@ def confirmation(options: Any) -> Confirm:
 
 def add_choice(parser: Any, *, groups: bool) -> None:
     """Add the arguments that select a part of a flow, and the output format."""
+    parser.set_defaults(code_in_doubt=EXIT_NOT_WELL)
     add_topics(parser)
     if groups:
         parser.add_argument(

@@ -123,7 +123,8 @@ def _write(out: TextIO, flow: ConfiguredFlow, partitions: list[PartitionGaps], t
         )
     where = f"{number(len(partitions))} partition{'' if len(partitions) == 1 else 's'} of {flow.pair}"
     shown = ", ".join(f"{reason} {number(count)}" for reason, count in sorted(totals.items()))
-    out.write(f"{where}: {shown or 'every source offset has its record on the target'}\n")
+    none = "every source offset has its record on the target" if partitions else "nothing has been copied yet"
+    out.write(f"{where}: {shown or none}\n")
 
 
 def _ranges(gaps: list[Gap], count: int) -> str:

@@ -8,6 +8,7 @@ Kubernetes expect.
 from __future__ import annotations
 
 import argparse
+import http.client
 import json
 import sys
 import urllib.error
@@ -57,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except urllib.error.HTTPError as error:
         well = options.alive and error.code != _HANGS
         return _say(EXIT_WELL if well else EXIT_NOT_WELL, _body(error.read()) or {"message": f"HTTP {error.code}."})
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         return _say(EXIT_NOT_WELL, {"message": f"No response from {options.url}: {getattr(error, 'reason', error)}."})
 
 

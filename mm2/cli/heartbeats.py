@@ -44,16 +44,16 @@ class ExpectedHeartbeats:
     @classmethod
     def of(cls, config: MirrorMakerConfig) -> ExpectedHeartbeats:
         """The expected flows of a configuration."""
-        pairs = config.cluster_pairs()
+        enabled = config.replicating_pairs()
         beats, copies = set(), set()
-        for pair in pairs:
+        for pair in config.cluster_pairs():
             beating = config.connector_config(pair, HEARTBEAT_CONNECTOR).get("emit.heartbeats.enabled", "true")
             source = config.connector_config(pair, SOURCE_CONNECTOR)
             if beating.strip().lower() == "true":
                 beats.add(str(pair))
-            if (source["enabled"] + source.get("heartbeats.replication.enabled", "true")).lower() == "truetrue":
+            if pair in enabled and source.get("heartbeats.replication.enabled", "true").strip().lower() == "true":
                 copies.add(str(pair))
-        return cls(frozenset(beats), frozenset(copies), frozenset(map(str, config.replicating_pairs())))
+        return cls(frozenset(beats), frozenset(copies), frozenset(map(str, enabled)))
 
     def counts(self, alias: str, one: Freshness) -> bool:
         """Whether the heartbeat should be fresh: its flow is enabled, and so are all hops to the cluster ``alias``."""

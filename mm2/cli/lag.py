@@ -49,7 +49,12 @@ class Threshold:
     def is_exceeded(self, partition: PartitionView) -> bool:
         """Whether the lag is higher or unknown."""
         value = getattr(partition, self.field)
-        return value is None or value > self.most
+        return not _is_empty(partition) and (value is None or value > self.most)
+
+
+def _is_empty(partition: PartitionView) -> bool:
+    """Whether the source partition never had a record. Nothing is copied from it, so it has no position and no lag."""
+    return partition.lag_records is None and partition.source_end == 0 and partition.is_lag_exact
 
 
 def add(verbs: Any) -> None:
@@ -123,7 +128,9 @@ def run(options: Any) -> int:
     if any(flow.target_error for flow in snapshot.flows):
         return EXIT_ERROR
     unknown = any(
-        flow.source_error or flow.risk.records is None or any(one.lag_records is None for one in flow.partitions)
+        flow.source_error
+        or flow.risk.records is None
+        or any(one.lag_records is None and not _is_empty(one) for one in flow.partitions)
         for flow in snapshot.flows
     )
     return EXIT_NOT_WELL if unknown or any(over.values()) else EXIT_WELL
@@ -146,7 +153,7 @@ def worst_first(partitions: Sequence[PartitionView]) -> list[PartitionView]:
     """Sort by unknown lag first, then by age, by records, those that may have more first, by name."""
 
     def rank(one: PartitionView) -> tuple[bool, float, int, bool, str, int]:
-        known = one.lag_records is not None
+        known = one.lag_records is not None or _is_empty(one)
         lag = (-(one.lag_seconds or 0.0), -(one.lag_records or 0), one.is_lag_exact)
         return (known, *lag, one.topic, one.partition)
 

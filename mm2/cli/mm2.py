@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -108,11 +109,19 @@ def _run(options: Any) -> int:
     except BrokenPipeError:
         # The reader of the pipe has closed it, as head does. The rest of the buffer cannot be flushed at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_ERROR
+        return _code_in_doubt(options)
     except KeyboardInterrupt as interrupt:
         sys.stderr.write(f"mm2: interrupted{f': {interrupt}' if str(interrupt) else ''}\n")
         return EXIT_INTERRUPTED
+    except Exception:  # noqa: BLE001 - Python's own exit code, 1, would be a result, such as "they differ"
+        sys.stderr.write(hide_known(traceback.format_exc()))
+        return _code_in_doubt(options)
     return code
+
+
+def _code_in_doubt(options: Any) -> int:
+    """The exit code if it is not known how far a verb has come. With some verbs, code 2 promises that nothing was changed."""
+    return int(getattr(options, "code_in_doubt", EXIT_ERROR))
 
 
 def _file_of(options: Any, message: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final, TextIO
 
-from mm2.cli.flow import EXIT_ERROR, EXIT_NOT_WELL, EXIT_WELL, add_file, pair_of
+from mm2.cli.flow import EXIT_ERROR, EXIT_NOT_WELL, EXIT_WELL, CommandError, add_file, pair_of
 from mm2.cli.output import write_document
 from mm2.cli.tables import number, table
 from mm2.cli.terminal import visible_line
@@ -18,7 +18,7 @@ from mm2.config.provider_values import hide_known
 from mm2.config.unread import unread_message
 from mm2.failover.failover import way_back_advice
 from mm2.mirror.maker import connect_plugins, plugin_limits, plugin_props
-from mm2.mirror.plans import FlowPlan, check_flows, plan_flow
+from mm2.mirror.plans import plan_flows
 from mm2.mirror.preview import Preview, Step, preview
 from mm2.mirror.required_acls import AclState, AclStatus
 
@@ -55,16 +55,18 @@ def add(verbs: Any) -> None:
 def run(options: Any) -> int:
     """Run the command; returns the exit code. Raises CommandError, ConfigException or ConnectError."""
     config = MirrorMakerConfig(load_properties(options.config))
-    named = options.flow is not None
-    pairs = [pair_of(config, options.config, options.flow)] if named else config.cluster_pairs()
-    config.validate({pair.target for pair in pairs})
+    named = None if options.flow is None else pair_of(config, options.config, options.flow)
+    if named is not None and named not in config.cluster_pairs():
+        raise CommandError(f"{named} does not run: neither {named}.enabled nor its emit.heartbeats.enabled is true.")
     plugins = connect_plugins(plugin_props(config, None))
     plugins.limit(plugin_limits(config))
-    plans: dict[Any, FlowPlan] = {pair: plan_flow(config, pair, plugins) for pair in pairs}
-    check_flows(plans)
+    # As a process for this target does, which runs all flows into it.
+    plans = plan_flows(config, None if named is None else [named.target], plugins)
+    if named is not None:
+        plans = {named: plans[named]}
     found = [_with_way_back(preview(pair, plan), config, pair) for pair, plan in plans.items()]
     unread = config.unread_keys()
-    ineffective = config.ineffective_keys({pair.target for pair in pairs})
+    ineffective = config.ineffective_keys({pair.target for pair in plans})
     if options.json:
         keys = [{"key": key, "nearest": nearest} for key, nearest in unread]
         write_document(

@@ -229,8 +229,12 @@ def _error_of(response: httpx.Response) -> str:
 
 
 def _checked(url: str) -> str:
-    parts = urllib.parse.urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
+    try:
+        parts = urllib.parse.urlsplit(url)
+        is_valid = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+    except ValueError:  # a port that is no number or too large, or an address in incomplete brackets
+        is_valid = False
+    if not is_valid:
         raise CommandError(f"--url {url}: write it as http://host:8083.")
     if parts.username or parts.password:
         raise CommandError(

@@ -116,12 +116,16 @@ def look(options: Any) -> Snapshot:
 
 
 def selected(snapshot: Snapshot, pattern: re.Pattern[str], text: str) -> Snapshot:
-    """Only the partitions of matching topics; the figures of the flows stay. Raises CommandError if there are none."""
+    """Only the partitions of matching topics; the figures of the flows stay.
+
+    Raises CommandError if there are none, unless a cluster that does not answer may have them.
+    """
     flows = tuple(
         dataclasses.replace(flow, partitions=tuple(one for one in flow.partitions if pattern.fullmatch(one.topic)))
         for flow in snapshot.flows
     )
-    if not any(flow.partitions for flow in flows) and not any(flow.target_error for flow in flows):
+    is_unknown = any(one.target_error or (one.source_error and not one.partitions) for one in snapshot.flows)
+    if not is_unknown and not any(flow.partitions for flow in flows):
         raise CommandError(f"No topic of {', '.join(flow.name for flow in flows)} matches --topic {text}.")
     return dataclasses.replace(snapshot, flows=flows)
 

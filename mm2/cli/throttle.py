@@ -15,6 +15,7 @@ from mm2.kafka.errors import KafkaFailure
 from mm2.mirror.clients import MirrorClients, Side
 from mm2.mirror.discovery import vanished
 from mm2.mirror.ledgers import write_to_ledger
+from mm2.mirror.source_connector import topic_selection
 
 _SIZE: Final = re.compile(r"(\d+)\s*(|k|m|g)b?", re.IGNORECASE)
 _FACTOR: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
@@ -70,6 +71,8 @@ def run(options: Any) -> int:
         raise CommandError(
             f"Cluster {flow.pair.source} has no topic {options.topic}, and the ledger of {flow.pair} does not contain it."
         )
+    if not is_known and not topic_selection(flow.props).should_replicate(options.topic):
+        raise CommandError(f"{flow.pair} does not copy {options.topic}: topics and topics.exclude do not select it.")
     if limit is not None or options.reset:
         record = throttle_record(options.topic, limit)
         write_to_ledger(MirrorClients(flow.props), [record])

@@ -60,9 +60,9 @@ def _list(options: Any) -> int:
     if options.json:
         topics = [{"flow": flow.name, **to_json(topic)} for flow, topic in rows]
         write_document(options, {"at_ms": snapshot.at_ms, "topics": topics})
-    else:
+    elif rows or not any(flow.source_error or flow.target_error for flow in snapshot.flows):
         write_topics(sys.stdout, rows, with_flow=len(snapshot.flows) > 1, wide=is_wide(options))
-    return _exit_code(snapshot, [topic for _, topic in rows])
+    return exit_code(snapshot, [topic for _, topic in rows])
 
 
 def _describe(options: Any) -> int:
@@ -102,7 +102,7 @@ def _describe(options: Any) -> int:
             group_table(out, view, groups)
     if view.groups_error:
         sys.stderr.write(f"mm2: {view.name}: not all offsets of groups are known: {view.groups_error}\n")
-    return _exit_code(snapshot, [summary])
+    return exit_code(snapshot, [summary])
 
 
 def _differences(flow: ConfiguredFlow, topic: TopicView) -> tuple[Sequence[ConfigDifference] | None, str]:
@@ -115,11 +115,12 @@ def _differences(flow: ConfiguredFlow, topic: TopicView) -> tuple[Sequence[Confi
         return None, str(failure)
 
 
-def _exit_code(snapshot: Snapshot, topics: Sequence[TopicView]) -> int:
+def exit_code(snapshot: Snapshot, topics: Sequence[TopicView]) -> int:
+    """The exit code for these topics; the errors of clusters are printed. Without any topic of a source they are not known."""
     for flow in snapshot.flows:
         for error in filter(None, (flow.source_error, flow.target_error)):
             sys.stderr.write(f"mm2: {flow.name}: {error}\n")
-    if any(flow.target_error for flow in snapshot.flows):
+    if any(flow.target_error or (flow.source_error and not flow.partitions) for flow in snapshot.flows):
         return EXIT_ERROR
     return EXIT_NOT_WELL if any(topic.unhealthy for topic in topics) else EXIT_WELL
 

@@ -46,6 +46,7 @@ from mm2.config.providers import ConfigTransformer
 from mm2.config.rest_keys import LISTENER_PREFIXES, MIRROR_REST_CONFIG
 from mm2.config.security_keys import SASL_CONFIG, SECURITY_PROTOCOL_CONFIG, TLS_CONFIG
 from mm2.config.unread import KeyReaders
+from mm2.config.values import trim
 from mm2.config.worker_keys import DISTRIBUTED_CONFIG, check_signature_accepted
 
 ALLOWED_CLASSES_KEY: Final = "plugin.allowed.classes"
@@ -141,6 +142,7 @@ class MirrorMakerConfig:
     def __init__(self, props: Mapping[str, str]) -> None:
         self._props = dict(props)
         self._transformer = ConfigTransformer.from_props(self._props)
+        self._switches: dict[str, str] = {}
         declared = {key: value for key, value in self._props.items() if key in TOP_CONFIG}
         # First key by key, because these errors do not show values of providers.
         self._check(TOP_CONFIG, Derived({key: key for key in declared}, {}), "")
@@ -213,8 +215,13 @@ class MirrorMakerConfig:
         return [SourceAndTarget(s, t) for s in self.clusters for t in self.clusters if s != t]
 
     def replicating_pairs(self) -> list[SourceAndTarget]:
-        """The flows that replicate topics; the other :meth:`cluster_pairs` only emit heartbeats."""
-        return [pair for pair in self.possible_pairs() if self._replicates(pair)]
+        """The flows that replicate topics; the other :meth:`cluster_pairs` only emit heartbeats.
+
+        As in Java, connectors ignore blanks around the value and read the top key too, but neither creates a flow.
+        """
+        return [
+            pair for pair in self.cluster_pairs() if _is_true(trim(self._switch("false", f"{pair}.enabled", "enabled")))
+        ]
 
     def unknown_clusters(self, aliases: Iterable[str]) -> list[str]:
         """Those of ``aliases`` that are not in ``clusters``."""
@@ -274,6 +281,9 @@ class MirrorMakerConfig:
         written in the file. If a provider gave the value, the error shows the reference instead.
         """
         wanted = None if targets is None else frozenset(targets)
+        if self.internal_rest and "listeners" in self._props and not self._resolved("listeners").strip():
+            reason = "dedicated.mode.enable.internal.rest = true needs a port for the other processes to reach"
+            raise ConfigException("listeners", self._props["listeners"], reason)
         for pair in self._pairs_into(wanted):
             self._validate_worker(pair)
             self._validate_connectors(pair)
@@ -283,11 +293,24 @@ class MirrorMakerConfig:
     # -- derivation ----------------------------------------------------------------------------------------------------
 
     def _replicates(self, pair: SourceAndTarget) -> bool:
-        return _is_true(self._props.get(f"{pair}.enabled", "false"))
+        return _is_true(self._switch("false", f"{pair}.enabled"))
 
     def _emits_heartbeats(self, pair: SourceAndTarget) -> bool:
         key = "emit.heartbeats.enabled"
-        return _is_true(self._props.get(f"{pair}.{key}", self._props.get(key, "true")))
+        return _is_true(self._switch("true", f"{pair}.{key}", key))
+
+    def _switch(self, default: str, *keys: str) -> str:
+        """The value of the first of these keys that the file has. References are resolved once: the flows stay the same."""
+        key = next((key for key in keys if key in self._props), None)
+        if key is None:
+            return default
+        if key not in self._switches:
+            self._switches[key] = self._resolved(key)
+        return self._switches[key]
+
+    def _resolved(self, key: str) -> str:
+        """The value of a key of the file, references resolved."""
+        return self._transformer.transform({key: self._props[key]})[key]
 
     def _with_prefix(self, prefix: str) -> dict[str, str]:
         """Key without ``prefix`` → key of the file."""
@@ -397,7 +420,7 @@ class MirrorMakerConfig:
     def _value(self, derived: Derived, key: str) -> str | None:
         """The value of a derived key, references resolved; None: it is not set."""
         origin = derived.origins.get(key)
-        return None if origin is None else self._transformer.transform({origin: self._props[origin]})[origin]
+        return None if origin is None else self._resolved(origin)
 
     def _check_given(self, definition: ConfigDef, derived: Derived, prefix: str) -> None:
         """Check the given keys under ``prefix``; missing keys are no error."""

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
+from mm2.config.java_regex import PatternError, compile_java
 from mm2.config.properties import parse_properties
 from mm2.config.provider_values import ProviderValues, ResolvedSetting, remember
 from mm2.config.values import ConfigException, split_list, trim
@@ -200,8 +201,8 @@ class EnvVarConfigProvider(ConfigProvider):
     def configure(self, params: Mapping[str, str]) -> None:
         pattern = params.get("allowlist.pattern")
         try:
-            self._allowed = None if pattern is None else re.compile(pattern)
-        except re.error as error:
+            self._allowed = None if pattern is None else compile_java(pattern)
+        except PatternError as error:
             raise ConfigException("allowlist.pattern", pattern, f"Invalid regex: {error}") from error
 
     @property

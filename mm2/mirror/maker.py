@@ -153,12 +153,6 @@ class MirrorMaker:
         self._plugins = connect_plugins(plugin_props(config, targets))
         self._plugins.limit(plugin_limits(config))
         self._plans = plan_flows(config, targets, self._plugins)
-        if config.internal_rest and not serves_rest(config):
-            raise ConfigException(
-                "listeners",
-                "",
-                "dedicated.mode.enable.internal.rest = true needs a port for the other processes to reach",
-            )
         # Creating the engine is cheap, only its start is not; a flow that starts to copy later uses the same one.
         self._engine = CopyEngine(config.spark_props())
         self._rest = FlowsRest(config, apps, file, failing=self._failing_lanes) if serves_rest(config) else None

@@ -660,17 +660,19 @@ class Comparison:
         piece = self._span.piece
         joint = (piece.joint, piece.target_after) if piece.is_before_ledger else None
         first_pair, last_pair = self._first_pair or joint, self._last_pair or joint
+        # The log of an empty range is not read; an uncertain range begins at the log start offset.
+        began = self._span.open_start and (side == 0 or max(self._source.feed.log_start, piece.first) > 0)
         if first_pair is None or last_pair is None:
             # No record in common is a difference, unless one side is empty.
-            if self._target.records if side == 0 else self._source.records:
+            if (self._target.records if side == 0 else self._source.records) or (side == 1 and not began):
                 return False
             self.findings.explain(Explained.PENDING if side == 0 else Explained.SOURCE_DELETED, records)
             return True
-        began = self._span.open_start and (side == 0 or self._source.feed.log_start > 0)
         if began and offset < first_pair[side]:
             self.findings.explain(Explained.BEFORE if side == 0 else Explained.SOURCE_DELETED, records)
             return True
-        if self._span.open_end and offset > last_pair[side]:
+        # The end of the target is read before that of the source, so each of its records has been on the source.
+        if side == 0 and self._span.open_end and offset > last_pair[side]:
             self.findings.explain(Explained.PENDING, records)
             return True
         return False

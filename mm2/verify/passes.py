@@ -16,7 +16,7 @@ from mm2.copy.segments import Gap, Segment, SegmentChunk
 from mm2.verify.findings import Explained
 
 #: Reasons for offsets without visible records on the source. A record that is visible there is missing on the target.
-INVISIBLE: Final = frozenset({"compacted", "control", "aborted"})
+INVISIBLE: Final = frozenset({"compacted", "missing", "control", "aborted", "retention"})
 
 
 @dataclass(frozen=True)

@@ -162,6 +162,43 @@ class ClusterOffsets:
         return info.topic_id if isinstance(info, TopicInfo) else ""
 
 
+def partitions_to_compare(
+    topic: str,
+    remote_topic: str,
+    copied_to: Mapping[TopicPartition, str],
+    source: ClusterOffsets,
+    target: ClusterOffsets,
+) -> dict[int, str]:
+    """The partitions of a topic, in order, each with the reason why it cannot be compared; "" if none is known.
+
+    ``copied_to`` are the remote topics of the partitions in the ledger. A topic that cannot be described has one partition:
+    without any, the comparison would be equal.
+    """
+    info, remote = source.topics.get(topic), target.topics.get(remote_topic)
+    found = dict.fromkeys((place.partition for place in copied_to if place.topic == topic), "")
+    if isinstance(info, TopicInfo):
+        found |= dict.fromkeys(info.partitions, "")
+        beyond = remote.partitions.keys() - found.keys() if isinstance(remote, TopicInfo) else ()
+        for index in beyond:
+            try:
+                start, end = target.range(TopicPartition(remote_topic, index))
+            except KafkaFailure as failure:
+                found[index] = str(failure)
+            else:
+                if start < end:
+                    found[index] = f"the source has no such partition, and {remote_topic}-{index} has records"
+    elif not found and not vanished(info):
+        found[0] = str(info)
+    return dict(sorted(found.items()))
+
+
+def why_not_in_log(source: TopicPartition, end: int, first: int | None) -> str:
+    """Why a partition has none of the requested offsets, which begin at ``first``; "" if it has some, or had them."""
+    if first is None or first < end:
+        return ""
+    return f"{source} ends before offset {end} on the source, so it has none of the requested offsets"
+
+
 def plan_partition(
     plan: PartitionPlan,
     ledger: Ledger | None,
@@ -169,12 +206,12 @@ def plan_partition(
     sides: tuple[ClusterOffsets, ClusterOffsets],
     wanted: tuple[int | None, int | None],
     *,
-    is_undone: bool = False,
+    is_undone: bool | None = None,
 ) -> None:
     """Compute a partition's ranges, not yet split.
 
-    ``syncs`` are (source, target) offsets of the flow's offset syncs. ``is_undone``: the transaction of the ledger's entry was
-    not committed.
+    ``syncs`` are (source, target) offsets of the flow's offset syncs. ``is_undone``: whether the transaction of the ledger's
+    entry was not committed; None: only the end of the target shows it.
     """
     source, target = sides
     plan.source_id, plan.target_id = source.topic_id(plan.topic), target.topic_id(plan.remote_topic)
@@ -192,6 +229,11 @@ def plan_partition(
     except KafkaFailure as failure:
         plan.error = str(failure)
         return
+    if plan.source_id and plan.source_id == plan.target_id:
+        plan.error = f"topic {plan.topic} would be compared with itself: it has the same topic id on both clusters, so they are one cluster"
+        return
+    if entry is not None and is_undone is None and entry.before is not None and target_end < entry.mark.target:
+        entry = entry.undone()  # its transaction is still open
     base = Span(
         plan.topic,
         plan.partition,
@@ -246,8 +288,6 @@ def _by_ledger(
     source: tuple[int, int],
     target: tuple[int, int],
 ) -> None:
-    if entry.before is not None and target[1] < entry.mark.target:
-        entry = entry.undone()  # its transaction is still open
     if entry.remote_topic != plan.remote_topic:
         plan.first = plan.after = entry.mark.source
         plan.notes.append(f"all records so far were copied to topic {entry.remote_topic}")
@@ -266,7 +306,7 @@ def _by_ledger(
     plan.target_after = bounds.target_end if bounds.whole else -1
     plan.first, plan.after = max(bounds.first, source[0]), bounds.after
     after = wanted[1]
-    if after is not None and after > bounds.position:
+    if after is not None and min(after, source[1]) > bounds.position:
         plan.explained[Explained.PENDING] = min(after, source[1]) - bounds.position
     gaps = [gap for chunk in chunks for gap in chunk.gaps]
     plan.explained |= _explained(entry, gaps, bounds)
@@ -395,7 +435,7 @@ def _by_content(
     low = (begin[-1].source, begin[-1].target) if begin else (source[0], target[0])
     high = (end[0].source, end[0].target) if end else (source[1], target[1])
     plan.first, plan.after = low[0], high[0]
-    if low[0] >= high[0]:
+    if low[0] >= high[0] and low[1] >= high[1]:
         return
     route = Route(tuple(known)).part(low[0], high[0])
     plan.spans.append(

@@ -15,7 +15,7 @@ from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure, TimeoutF
 from mm2.kafka.fetch_reader import FetchReader, FetchReaderLimits
 from mm2.kafka.records.batch import BatchView
 from mm2.kafka.records.visibility import VisibleBatches
-from mm2.kafka.structs import EARLIEST, TopicPartition
+from mm2.kafka.structs import EARLIEST, LATEST, TopicPartition
 from mm2.kafka.wire.channel import BufferPool
 from mm2.kafka.wire.fetch import Fetched
 from mm2.verify.pace import RateLimit
@@ -153,14 +153,19 @@ class RangeReader:
             self._most = 4 * self._most_bytes  # the next batch is larger than requested
         self._empty = 0 if size else self._empty + 1
         self._blocked = self._read_committed and fetched.last_stable_offset <= self._position < fetched.high_watermark
-        # A newly elected leader may report a lower high watermark for a moment.
-        self._over = self._empty >= _EMPTY_ANSWERS and fetched.high_watermark <= self._position
+        if self._empty >= _EMPTY_ANSWERS and fetched.high_watermark <= self._position:
+            # A replica that lags and a newly elected leader report a lower high watermark, too; ListOffsets does not (KIP-207).
+            self._over = self._listed(LATEST) <= self._position
         if not self._finished and self._ready:
             self._ask()
 
     def _out_of_range(self) -> None:
-        start = value_of(Admin(self._cluster).list_offsets({self._partition: EARLIEST})[self._partition]).offset
+        start = self._listed(EARLIEST)
         if start > self._position:
             self.log_start, self._position = start, min(start, self._after)
         else:
             self._over, self.log_end = True, self._position  # the log was truncated
+
+    def _listed(self, which: int) -> int:
+        """The log start or end offset by the partition's leader. Raises KafkaFailure."""
+        return value_of(Admin(self._cluster).list_offsets({self._partition: which})[self._partition]).offset

@@ -20,8 +20,8 @@ class Span:
 
     - ``excluded``: source offsets that are not expected on the target although they are readable.
     - ``source_compacted``, ``target_compacted``: the topic is compacted, so single records may have been removed.
-    - ``open_start``, ``open_end``: the start or end of the copy is uncertain, so a record on one side only at that end
-      is no difference.
+    - ``open_start``, ``open_end``: the start or end of the copy is uncertain, so a record on one side only before the first
+      pair, or one of the source after the last pair, is no difference.
     - ``by_content``: the ledger does not contain it, so records are only matched by content.
     - ``in_detail``: report how the sides differ, not only where the first difference is.
     - ``whole``: the partition's source range, in which originals of duplicated records are searched.

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
+from mm2.config.validators import is_topic_name
 from mm2.copy.ledger import Ledger, LedgerLog, Verified, ledger_topic, verified_record
 from mm2.copy.spec import ChangesSpec
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
-from mm2.kafka.errors import CorruptBatch, value_of
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BrokerFailure, CorruptBatch, value_of
 from mm2.kafka.reader import read_partition
-from mm2.kafka.structs import EARLIEST, LATEST, OffsetInfo, TopicInfo, TopicPartition
+from mm2.kafka.structs import EARLIEST, LATEST, OffsetInfo, TopicPartition
 from mm2.mirror.adoption import next_offsets
 from mm2.mirror.clients import ClientKind, MirrorClients, Side
 from mm2.mirror.discovery import vanished
 from mm2.mirror.formats import FormatError, OffsetSync
 from mm2.mirror.ledgers import Ledgers
+from mm2.mirror.provenance import Provenance
 from mm2.mirror.record_changes import changing_keys
+from mm2.mirror.recurring_errors import RecurringErrors
 from mm2.mirror.selection import TopicSelection
 from mm2.mirror.source_connector import topic_selection
 from mm2.mirror.syncs_topic import syncs_side, syncs_topic
@@ -28,7 +32,15 @@ from mm2.verify import planning
 from mm2.verify.driver import RangeOutcome, Verifier
 from mm2.verify.findings import Findings
 from mm2.verify.passes import join
-from mm2.verify.planning import NotInFlow, PartitionPlan, VerifyRequest, plan_partition, split_spans
+from mm2.verify.planning import (
+    NotInFlow,
+    PartitionPlan,
+    VerifyRequest,
+    partitions_to_compare,
+    plan_partition,
+    split_spans,
+    why_not_in_log,
+)
 from mm2.verify.report import PartitionReport, VerifyReport
 from mm2.verify.spans import Span, SpanSet
 
@@ -114,7 +126,7 @@ class Verification:
             _now_ms(),
             len(flat),
             reports,
-            is_everything=request.is_everything,
+            is_everything=request.is_everything and not request.topics,
             changed_by=() if changes is None else tuple(changing_keys(changes.settings, {})),
             not_repeatable="" if changes is None else changes.not_repeatable,
         )
@@ -162,49 +174,68 @@ class Verification:
             following.stop()
         return following.ledger
 
-    def _undone(self, ledger: Ledger | None) -> set[TopicPartition]:
-        """The partitions of which the ledger's entry belongs to a transaction that was not committed (exactly-once)."""
+    def _undone(self, ledger: Ledger | None) -> dict[TopicPartition, bool]:
+        """Whether the ledger's entry of a partition belongs to a transaction that was not committed (exactly-once).
+
+        Partitions of which this is not known are absent.
+        """
         entries = [] if ledger is None else [ledger.entry(partition) for partition in ledger.partitions()]
         open_ones = [entry for entry in entries if entry is not None and entry.before is not None]
         if not open_ones or not self._offsets_topic:
-            return set()
+            return {}
         cluster = self._clients.cluster(Side.TARGET, ClientKind.CONSUMER, "verify-offsets-consumer")
         try:
-            committed = next_offsets(cluster, self._offsets_topic, self._clients.source_alias, _READ_S)
+            positions = next_offsets(cluster, self._offsets_topic, self._clients.source_alias, _READ_S)
         finally:
             cluster.close()
-        return {entry.source for entry in open_ones if entry.is_undone(committed.get(entry.source))}
+        known = {entry.source: positions.get(entry.source) for entry in open_ones}
+        undone = {entry.source: entry.is_undone(known[entry.source]) for entry in open_ones}
+        committed = {entry.source for entry in open_ones if known[entry.source] == entry.mark.source}
+        return {place: is_undone for place, is_undone in undone.items() if is_undone or place in committed}
 
     def _plans(
         self, request: VerifyRequest, ledger: Ledger | None, source: Admin, target: Admin, *, incremental: bool
     ) -> list[PartitionPlan]:
         selection = topic_selection(self._props)
-        names = self._names(request, ledger, source, selection)
+        undone = self._undone(ledger)
+        copied_to = _remote_topics(ledger, undone)
+        names = self._names(request, copied_to, source, target, selection)
         isolation = "read_committed" if self._read_committed else "read_uncommitted"
+        # After the positions: the records of a transaction that they show as committed are on the target, unless they were lost.
         # The target first: records that are copied between the two reads are on the source already, and not expected.
-        on_target = planning.ClusterOffsets.read(target, names.values(), "read_committed")
+        remotes = {*names.values(), *(remote for place, remote in copied_to.items() if place.topic in names)}
+        on_target = planning.ClusterOffsets.read(target, remotes, "read_committed")
         on_source = planning.ClusterOffsets.read(source, names, isolation)
         plans: list[PartitionPlan] = []
         changes = "" if self._changes is None else self._changes.digest
-        for topic, remote in sorted(names.items()):
-            info = on_source.topics[topic]
-            in_ledger = [] if ledger is None else [tp.partition for tp in ledger.partitions() if tp.topic == topic]
-            indexes = set(in_ledger) | (set(info.partitions) if isinstance(info, TopicInfo) else set())
-            plans += [
-                PartitionPlan(topic, index, remote, changes=changes, named=selection.named_if_routed(topic))
-                for index in sorted(indexes)
-                if request.covers(TopicPartition(topic, index))
-            ]
+        for topic, name in sorted(names.items()):
+            named = selection.named_if_routed(topic)
+            for index, error in partitions_to_compare(topic, name, copied_to, on_source, on_target).items():
+                place = TopicPartition(topic, index)
+                if request.covers(place):
+                    remote = copied_to.get(place, name)
+                    plans.append(PartitionPlan(topic, index, remote, changes=changes, named=named, error=error))
         if absent := request.missing_from({plan.source for plan in plans}):
             raise NotInFlow(
                 f"{self._clients.flow} does not copy {', '.join(absent)} from {self._clients.source_alias}, and its ledger has no "
                 "entry for it: there is nothing to compare."
             )
+        is_selection = bool(request.topics or request.offsets)
+        if (
+            not incremental
+            and not is_selection
+            and all(selection.policy.is_heartbeats_topic(plan.topic) for plan in plans)
+        ):
+            raise NotInFlow(
+                f"{self._clients.flow} copies no topics: {self._clients.source_alias} shows this user none that topics and "
+                "topics.exclude select, and the ledger has none. There is nothing to compare."
+            )
         wanted = self._offsets(request, source, plans)
         without_entry = [plan for plan in plans if ledger is None or ledger.entry(plan.source) is None]
         syncs = self._syncs() if without_entry else {}
-        undone = self._undone(ledger)
         for plan in plans:
+            if plan.error:
+                continue
             first, after = wanted.get(plan.source, (None, None))
             if (
                 incremental
@@ -218,21 +249,44 @@ class Verification:
                 syncs.get(plan.source, ()),
                 (on_source, on_target),
                 (first, after),
-                is_undone=plan.source in undone,
+                is_undone=undone.get(plan.source),
             )
+            if plan.source in request.offsets and not plan.error:
+                plan.error = why_not_in_log(plan.source, on_source.range(plan.source)[1], first)
         return plans
 
     def _names(
-        self, request: VerifyRequest, ledger: Ledger | None, source: Admin, selection: TopicSelection
+        self,
+        request: VerifyRequest,
+        copied_to: Mapping[TopicPartition, str],
+        source: Admin,
+        target: Admin,
+        selection: TopicSelection,
     ) -> dict[str, str]:
         """Topics of the source and their names on the target: those in the ledger, and those that are selected now."""
-        names = {topic: selection.remote(topic) for topic in source.list_topics() if selection.should_replicate(topic)}
-        for partition in () if ledger is None else ledger.partitions():
-            entry = None if ledger is None else ledger.entry(partition)
-            if entry is not None:
-                names[partition.topic] = entry.remote_topic
+        copied = {place.topic: remote for place, remote in copied_to.items()}
+        listed = source.list_topics()
+        found = {topic for topic in listed if selection.should_replicate(topic)}
+        selected = found | self._hidden(source, listed)
+        if not selection.names_show_origin and (others := found - copied.keys()):
+            provenance = Provenance(
+                source, target, selection, Ledgers(self._clients, target), RecurringErrors(), lambda _: False
+            )
+            selected -= others - provenance.foreseen(others)
+        names = copied | {topic: selection.remote(topic) for topic in selected}
         chosen = request.topics | {partition.topic for partition in request.offsets}
         return {topic: remote for topic, remote in names.items() if not chosen or topic in chosen}
+
+    def _hidden(self, source: Admin, listed: Collection[str]) -> set[str]:
+        """Topics that ``topics`` names and that the user may not describe: brokers do not list them."""
+        missing = sorted({name.strip() for name in self._props.get("topics", "").split(",")} - set(listed))
+        literal = [name for name in missing if is_topic_name(name)]
+        answers = source.describe_topics(literal) if literal else {}
+        return {
+            name
+            for name, answer in answers.items()
+            if isinstance(answer, BrokerFailure) and answer.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        }
 
     def _offsets(
         self, request: VerifyRequest, source: Admin, plans: Sequence[PartitionPlan]
@@ -280,6 +334,16 @@ class Verification:
             self._patience_s,
             self._changes,
         )
+
+
+def _remote_topics(ledger: Ledger | None, undone: Mapping[TopicPartition, bool]) -> dict[TopicPartition, str]:
+    """The remote topic to which each partition in the ledger was copied most recently."""
+    found = {}
+    for place in () if ledger is None else ledger.partitions():
+        entry = None if ledger is None else ledger.entry(place)
+        if entry is not None:
+            found[place] = (entry.undone() if undone.get(place) else entry).remote_topic
+    return found
 
 
 def _previous_result(

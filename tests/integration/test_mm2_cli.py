@@ -331,6 +331,10 @@ def test_throttle_sets_shows_and_removes_limits(
     code, out, err = asked(capsys, "throttle", file, flow, "none", "--topic", "absent")
     assert (code, out) == (2, "")
     assert err == f"mm2: Cluster {unique} has no topic absent, and the ledger of {flow} does not contain it.\n"
+    create(kafka_a, f"__{unique}", 1)
+    code, out, err = asked(capsys, "throttle", file, flow, "1k", "--topic", f"__{unique}")
+    assert (code, out) == (2, "")
+    assert err == f"mm2: {flow} does not copy __{unique}: topics and topics.exclude do not select it.\n"
     new = f"{unique}-new"
     create(kafka_a, new, 1)
     assert asked(capsys, "throttle", file, flow, "1k", "--topic", new)[0] == 0, "it is not copied yet, but it exists"

@@ -84,6 +84,14 @@ def test_topics_that_the_flow_is_not_to_copy_have_no_lag(
     assert ([one["partition"] for one in flow["partitions"]], flow["over_threshold"]) == ([0], 0)
 
 
+def test_a_source_partition_that_never_had_a_record_has_no_unknown_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+    empty, risk = replace(partition(1), source_end=0), Risk(0.0, 0, 0, 0)
+    for threshold in (None, "0", "1s", "1MB"):
+        assert run(monkeypatch, partition(0, 0, 0.0, 0), empty, risk=risk, threshold=threshold) == 0
+        assert run(monkeypatch, replace(empty, is_lag_exact=False), risk=risk, threshold=threshold) == 1
+    assert worst_first([empty, partition(0, 1, 1.0), partition(2)])[0].partition == 2
+
+
 def test_the_sums_of_selected_topics_are_those_of_these_topics(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 import yaml
 
+from mm2.cli import mm2 as mm2_cli
 from mm2.cli import version
 from mm2.cli.flow import CommandError, pair_of
 from mm2.cli.mm2 import parser
@@ -64,6 +67,37 @@ def test_an_interrupted_verb_ends_with_one_sentence(
 
     monkeypatch.setattr(version, "run", interrupted)
     assert asked(capsys, "version") == (130, "", "mm2: interrupted\n")
+
+
+def test_an_unexpected_error_is_not_taken_for_a_result(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 1, which Python has for it, is that of mm2 verify for different records."""
+
+    def fails(_options: object) -> NoReturn:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(version, "run", fails)
+    code, out, err = asked(capsys, "version")
+    assert (code, out) == (2, "")
+    assert err.endswith("RuntimeError: a defect\n")
+
+
+@pytest.mark.parametrize("verb", ["failover", "failback", "promote"])
+@pytest.mark.parametrize("error", [RuntimeError, BrokenPipeError])
+def test_a_verb_that_may_have_changed_something_does_not_end_with_the_code_for_nothing_changed(
+    verb: str, error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The report of mm2 failover is piped into head, for example."""
+    monkeypatch.setattr(os, "dup2", lambda *_: None)
+    options = parser().parse_args([verb, str(SAMPLE), "A->B"])
+
+    def fails(_options: object) -> NoReturn:
+        raise error
+
+    options.run = fails
+    with Path(os.devnull).open("w") as out, redirect_stdout(out):
+        assert mm2_cli._run(options) == 1
 
 
 def test_a_mistyped_verb_is_reported_with_the_closest_one(capsys: pytest.CaptureFixture[str]) -> None:

@@ -155,3 +155,11 @@ def test_a_wrong_key_password_is_reported_without_the_password(
     assert (code, out, err.count("\n")) == (2, "", 1), err
     assert "ann.pem" in err
     assert "wrong-word" not in err
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "http://", "http://x:99999", "http://x:port", "http://[::1", "x:8083"])
+def test_an_address_that_is_not_one_is_rejected(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "mm2.properties"
+    file.write_text("clusters = A, B\nA.bootstrap.servers = a:1\nB.bootstrap.servers = b:1\n")
+    code, out, err = asked(capsys, "pause", file, "A->B", "--url", url)
+    assert (code, out, err) == (2, "", f"mm2: --url {url}: write it as http://host:8083.\n")

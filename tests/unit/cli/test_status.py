@@ -237,8 +237,12 @@ def test_selected_topics_are_shown_partition_by_partition() -> None:
     out = io.StringIO()
     write_flows(out, [chosen], partitions=True, by_topic=False)
     assert out.getvalue().count("payments-") == 101, "100 rows, and the reason of one"
-    with pytest.raises(CommandError, match="No topic of A->B matches --topic absent"):
-        selected(everything, re.compile("absent"), "absent")
+    silent = "A does not answer"
+    for known in (everything, snapshot(flow(partitions=many(200), source_error=silent)), snapshot(flow(partitions=()))):
+        with pytest.raises(CommandError, match="No topic of A->B matches --topic absent"):
+            selected(known, re.compile("absent"), "absent")
+    unknown = snapshot(flow(partitions=(), source_error=silent))
+    assert selected(unknown, re.compile("absent"), "absent") == unknown, "the topics of a silent source are not known"
 
 
 def test_a_narrow_terminal_shows_the_whole_summary_and_the_states() -> None:

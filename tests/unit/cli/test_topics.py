@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
-from mm2.cli.topics import write_topics
+from mm2.cli.topics import exit_code, write_topics
 from mm2.copy.states import PartitionState
 from mm2.observer.topics import topic_views
-from mm2.observer.views import FlowState, FlowView, PartitionView, Risk
+from mm2.observer.views import FlowState, FlowView, PartitionView, Risk, Snapshot
 
 FLOW = FlowView("A", "B", FlowState.RUNNING, "", Risk())
 TOPICS = topic_views(
@@ -49,3 +50,11 @@ def test_wide_lines_have_more_columns() -> None:
         "orders 2 1 1,205 1.2 - 99 1 0 TOO_LARGE A.orders",
         "quiet 1 0 - - - - 0 0 RUNNING -",
     ]
+
+
+def test_topics_of_a_source_that_does_not_answer_are_not_known() -> None:
+    silent = replace(FLOW, source_error="does not answer")
+    known = replace(silent, partitions=(PartitionView("quiet", 0, "A.quiet", PartitionState.RUNNING),))
+    assert exit_code(Snapshot(1, "", (silent,)), []) == 2
+    assert exit_code(Snapshot(1, "", (known,)), topic_views(known.partitions)) == 0
+    assert exit_code(Snapshot(1, "", (FLOW,)), []) == 0

@@ -73,6 +73,34 @@ def test_top_level_enabled_creates_no_flow() -> None:
     assert pairs("enabled=true emit.heartbeats.enabled=false", "A,B") == set()
 
 
+@pytest.mark.parametrize(
+    ("props", "expected"),
+    [
+        ({"A->B.enabled": "true"}, ["A->B"]),
+        ({"A->B.enabled": "TRUE "}, ["A->B"]),
+        ({"A->B.enabled": "true ", "emit.heartbeats.enabled": "false"}, []),
+        ({"enabled": "true", "B->A.enabled": "false"}, ["A->B"]),
+        ({}, []),
+    ],
+)
+def test_flows_replicate_by_the_settings_of_their_connectors(props: dict[str, str], expected: list[str]) -> None:
+    """A blank after the value, which Java keeps, is ignored by the connectors of a flow that exists for its heartbeats."""
+    assert list(map(str, mirror_maker(**props).replicating_pairs())) == expected
+
+
+def test_flows_may_be_enabled_by_a_config_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MM2_TEST_ENABLED", "true")
+    config = mirror_maker(
+        **{
+            "config.providers": "env",
+            "config.providers.env.class": "EnvVarConfigProvider",
+            "A->B.enabled": "${env:MM2_TEST_ENABLED}",
+            "emit.heartbeats.enabled": "false",
+        }
+    )
+    assert config.cluster_pairs() == config.replicating_pairs() == [A_TO_B]
+
+
 def test_duplicate_clusters_are_merged_and_the_list_may_be_empty() -> None:
     assert mirror_maker("A, B,A").clusters == ("A", "B")
     assert mirror_maker("").cluster_pairs() == []
@@ -475,6 +503,13 @@ def test_preserved_offsets_and_transactions_exclude_each_other() -> None:
     )
     for lines in (f"A->B.preserve.offsets=true\n{key}=preparing", f"A->B.preserve.offsets=false\n{key}=enabled"):
         of(f"{SERVERS}{lines}").validate()
+
+
+def test_processes_that_send_each_other_requests_need_a_port() -> None:
+    lines = "dedicated.mode.enable.internal.rest=true A.bootstrap.servers=a:1 B.bootstrap.servers=b:1"
+    of(lines).validate()
+    with pytest.raises(ConfigException, match="needs a port for the other processes to reach"):
+        of(f"{lines} listeners=").validate()
 
 
 def test_missing_servers_name_the_cluster() -> None:

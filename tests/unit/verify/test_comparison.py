@@ -342,6 +342,28 @@ def test_without_a_ledger_both_ends_are_open_but_no_common_record_is_a_differenc
     assert empty.explained == {Explained.PENDING: 40}
 
 
+def test_without_a_ledger_only_the_source_may_have_more_records_at_the_end() -> None:
+    """Another program has written to the remote topic after Java's MirrorMaker was stopped."""
+    source = offsets([record(number) for number in range(20)])
+    foreign = [(20 + place, Record(b"x", b"%d" % place, (), place)) for place in range(3)]
+    one = span(20, 23, [], open_start=True, open_end=True, by_content=True)
+    findings = compare(one, ListFeed(source), ListFeed([*source, *foreign]))
+    assert reported(findings) == {(DifferenceKind.EXTRA, None): 3}
+    again = [(20 + place, one) for place, (_, one) in enumerate(source[:2])]
+    findings = compare(one, ListFeed(source), ListFeed([*source, *again]))
+    assert reported(findings) == {(DifferenceKind.DOUBLED, 0): 1, (DifferenceKind.DOUBLED, 1): 1}
+
+
+def test_without_a_ledger_records_of_a_source_that_never_had_any_are_extra() -> None:
+    """The source is another cluster, or its topic was recreated; or retention has deleted all of its records."""
+    target = ListFeed(offsets([record(number) for number in range(5)]))
+    one = span(0, 5, [], open_start=True, open_end=True, by_content=True)
+    assert compare(one, ListFeed([]), target).counts == {DifferenceKind.EXTRA: 5}
+    deleted = replace(one, piece=replace(one.piece, first=30, after=30), whole=(30, 30))
+    findings = compare(deleted, ListFeed([]), replace(target, _batches=None))
+    assert (findings.is_equal, findings.explained) == (True, {Explained.SOURCE_DELETED: 5})
+
+
 def test_header_differences_contain_names_but_no_values() -> None:
     one = Record(b"k", b"v", (("a", b"1"), ("b", b"2"), ("c", None)), 5)
     other = one._replace(headers=(("a", b"1"), ("b", b"secret"), ("d", b"3")))

@@ -11,7 +11,15 @@ from mm2.copy.session import FormerTopic, LedgerEntry, Mark, PreviousCommit, Rul
 from mm2.kafka.errors import BrokerFailure
 from mm2.kafka.structs import PartitionInfo, ProducerIdentity, TopicInfo, TopicPartition
 from mm2.verify.passes import Pass
-from mm2.verify.planning import Certainty, ClusterOffsets, PartitionPlan, plan_partition, split_spans
+from mm2.verify.planning import (
+    Certainty,
+    ClusterOffsets,
+    PartitionPlan,
+    partitions_to_compare,
+    plan_partition,
+    split_spans,
+    why_not_in_log,
+)
 
 LEADER = PartitionInfo(1, 0, (1,), (1,))
 ENTRY = LedgerEntry("t", 0, "A.t", Mark(100, 98, 98), 100, "s", "r")
@@ -40,7 +48,7 @@ def planned(
     after: int | None = None,
     syncs: Sequence[tuple[int, int]] = (),
     changes: str = "",
-    is_undone: bool = False,
+    is_undone: bool | None = None,
 ) -> PartitionPlan:
     plan = PartitionPlan("t", 0, "A.t", changes=changes)
     plan_partition(plan, ledger, syncs, (source, target), (first, after), is_undone=is_undone)
@@ -100,6 +108,8 @@ def test_records_of_an_open_transaction_are_not_compared() -> None:
     assert (still_open.after, ranges(still_open)) == (52, [(0, 52, 0, 50)])
     over = planned(ledger, side("t", "s", 0, 100), side("A.t", "r", 0, 99))
     assert (over.after, ranges(over)) == (100, [(0, 100, 0, 98)])
+    lost = planned(ledger, side("t", "s", 0, 100), side("A.t", "r", 0, 50), is_undone=False)
+    assert ranges(lost) == [(0, 100, 0, 98)], "the transaction was committed, and the target has lost its records"
     aborted = planned(ledger, side("t", "s", 0, 100), side("A.t", "r", 0, 99), is_undone=True)
     assert (aborted.after, ranges(aborted)) == (52, [(0, 52, 0, 50)]), (
         "the coordinator has aborted it, so the end is past it"
@@ -190,6 +200,61 @@ def test_without_a_ledger_consistent_offset_syncs_align_both_sides() -> None:
     part = planned(None, *sides, syncs=syncs, first=25, after=50)
     assert ranges(part) == [(20, 60, 10, 50)], "a range is extended to the nearest offset syncs"
     assert (part.spans[0].open_start, part.spans[0].open_end) == (False, False)
+
+
+def test_without_a_ledger_a_target_is_compared_with_an_empty_source() -> None:
+    assert ranges(planned(None, side("t", "s", 0, 0), side("A.t", "r", 0, 7))) == [(0, 0, 0, 7)]
+    assert ranges(planned(None, side("t", "s", 9, 9), side("A.t", "r", 0, 7))) == [(9, 9, 0, 7)]
+    assert ranges(planned(None, side("t", "s", 0, 0), side("A.t", "r", 3, 3))) == []
+
+
+def test_a_topic_is_not_compared_with_itself() -> None:
+    """Both aliases have the bootstrap servers of one cluster."""
+    for ledger in (None, ledger_of(ENTRY, CHUNK)):
+        plan = planned(ledger, side("t", "same", 0, 100), side("A.t", "same", 0, 100))
+        assert plan.error.startswith("topic t would be compared with itself")
+        assert not plan.spans
+    assert not planned(None, side("t", "", 0, 100), side("A.t", "", 0, 100)).error, "brokers without topic ids"
+
+
+def test_records_that_the_source_has_are_expected_unless_the_flow_has_left_them_out() -> None:
+    """The ledger has noted that a record was not there, and now it is."""
+    for reason, is_expected in (("missing", True), ("retention", True), ("quarantined", False), ("filtered", False)):
+        chunk = SegmentChunk(0, [Segment(0, 0, 50), Segment(52, 50, 48)], [Gap(50, 52, reason)])
+        plan = planned(
+            ledger_of(ENTRY.replace(gaps={reason: 2}), chunk), side("t", "s", 0, 500), side("A.t", "r", 0, 98)
+        )
+        assert plan.explained == {reason: 2}
+        assert (plan.spans[0].excluded == ()) is is_expected
+
+
+def test_partitions_on_one_side_only_are_no_silent_equality() -> None:
+    source, target = side("t", "s", 0, 5), side("A.t", "r", 0, 5)
+    wider = TopicInfo("A.t", "r", internal=False, partitions={0: LEADER, 1: LEADER, 2: LEADER})
+    beyond = {TopicPartition("A.t", 1): 3, TopicPartition("A.t", 2): 7}
+    target = replace(target, topics={"A.t": wider}, starts={**target.starts, **beyond}, ends={**target.ends, **beyond})
+    copied_to = {TopicPartition("t", 4): "A.t", TopicPartition("other", 9): "A.other"}
+    assert partitions_to_compare("t", "A.t", copied_to, source, target) == {0: "", 4: ""}
+    target = replace(target, ends={**target.ends, TopicPartition("A.t", 2): 8})
+    assert partitions_to_compare("t", "A.t", {}, source, target) == {
+        0: "",
+        2: "the source has no such partition, and A.t-2 has records",
+    }
+    hidden = replace(source, topics={"t": BrokerFailure.of(29, subject="Topic t of cluster A")})
+    assert partitions_to_compare("t", "A.t", {}, hidden, target) == {
+        0: str(BrokerFailure.of(29, subject="Topic t of cluster A"))
+    }
+    gone = replace(source, topics={"t": BrokerFailure.of(3, subject="Topic t of cluster A")})
+    assert partitions_to_compare("t", "A.t", {}, gone, target) == {}
+
+
+def test_requested_offsets_that_do_not_exist_are_reported() -> None:
+    place = TopicPartition("t", 0)
+    assert [why_not_in_log(place, 100, first) for first in (None, 0, 99)] == ["", "", ""]
+    assert (
+        why_not_in_log(place, 100, 100)
+        == "t-0 ends before offset 100 on the source, so it has none of the requested offsets"
+    )
 
 
 def test_errors_of_a_topic_are_reported_for_its_partitions() -> None:
