@@ -9,6 +9,7 @@ from typing import Final
 import structlog
 
 from mm2.copy.ledger import LedgerLog, ledger_topic
+from mm2.copy.long_log import LongLog
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
@@ -58,7 +59,7 @@ class CheckpointInputs:
         self._recurring = recurring
         self._stopping = stopping
         self._clusters: list[Cluster] = []
-        self._logs: list[KafkaBasedLog | LedgerLog] = []
+        self._logs: list[LongLog | LedgerLog] = []
         self._checkpoints_readable = False
         self._searched_for_ledger: set[Side] = set()
 
@@ -191,7 +192,8 @@ class CheckpointInputs:
                 log.debug("Not an offset sync.", offset=record.offset, reason=str(error))
 
         cluster = self._cluster(side, f"offset-syncs-{side.value}-consumer")
-        reader = KafkaBasedLog(cluster, topic, on_record=on_sync, partitions=(0,))
+        # The newest segment of 1 GB, which is not compacted, takes longer to read than a request may take.
+        reader = LongLog(cluster, topic, on_record=on_sync, partitions=(0,))
         self._logs.append(reader)
         try:
             if self._stopping.is_set():
