@@ -122,6 +122,8 @@ class Lane:
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the end; False on timeout."""
+        if self._thread.ident is None:
+            return True  # it could not be started
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -228,7 +230,7 @@ class Lane:
                 # A batch that Spark is still starting has no connection yet; without a lease it can be cancelled.
                 self._cancel(standby)
         except Exception as error:  # noqa: BLE001  (a thread has no caller; the error is reported in the status)
-            self._blocked_reason = f"{type(error).__name__}: {error}"
+            self._blocked_reason = self.failure = f"{type(error).__name__}: {error}"  # the task fails and is restarted
             self._log.exception("lane failed with an internal error")
             if self._current is not None:
                 self._cancel(self._current)  # otherwise it would run forever, because its reports are still answered

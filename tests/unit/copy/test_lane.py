@@ -613,3 +613,16 @@ def test_another_reason_of_a_loss_is_logged() -> None:
         stage.next()
     reasons = [entry["reason"] for entry in logs if entry["event"].startswith("micro-batch lost")]
     assert reasons == ["killed"] * 3 + ["Spark is gone"]
+
+
+def test_an_internal_error_fails_the_task_which_is_restarted() -> None:
+    """Otherwise the partitions of the lane would not be copied any more, while the task is RUNNING."""
+    stage = Stage(60_000)
+    stage.failures.append(RuntimeError("can't start new thread"))
+    with capture_logs(), running(stage) as lane:
+        batch = stage.next()
+        batch.received({"type": "ready"})
+        wait_until(lambda: stage.messages(batch, "lease"))
+        batch.received({"type": "claimed"})
+        wait_until(lambda: stage.cancelled == [batch])
+        wait_until(lambda: lane.failure == "RuntimeError: can't start new thread")
