@@ -27,8 +27,12 @@ class LongLog:
         begin: Mapping[int, int] | None = None,
     ) -> None:
         read = None if partitions is None else tuple(partitions)
-        self._new = lambda first: KafkaBasedLog(cluster, topic, on_record=on_record, partitions=read, begin=first)
-        self._log = self._new(begin)
+
+        def new(first: Mapping[int, int] | None) -> KafkaBasedLog:
+            return KafkaBasedLog(cluster, topic, on_record=on_record, partitions=read, begin=first)
+
+        self._new = new
+        self._log = new(begin)
         self._lock = threading.Lock()
         self._is_stopped = False
 

@@ -92,6 +92,9 @@ class Lane:
         self._base: dict[TopicPartition, PartitionProgress] = {}
         self._kept = 0
         self._tally = Tally()  # of finished batches
+        self._counts_lock = (
+            threading.Lock()
+        )  # a batch is counted as the current one or as a finished one, never as both
         self._lost_batches = 0
         self._begun_ms: int | None = None
         self._updated = threading.Event()
@@ -180,10 +183,10 @@ class Lane:
 
     def tally(self) -> Tally:
         """Counts over all batches of this lane."""
-        total = self._tally.copy()
-        current = self._current
-        if current is not None:
-            total.merge(current.counted())
+        with self._counts_lock:
+            total, current = self._tally.copy(), self._current
+            if current is not None:
+                total.merge(current.counted())
         return total
 
     @property
@@ -202,10 +205,11 @@ class Lane:
 
     def progress(self) -> list[PartitionProgress]:
         """Where each partition is, with counts over all batches of this lane."""
-        current = self._current
-        rows = dict(self._progress)
-        if current is not None:
-            rows.update((tp, self._total(row)) for tp, row in current.progress.items())
+        with self._counts_lock:
+            current, rows = self._current, dict(self._progress)
+            if current is not None:
+                # Copied first, since reports arrive meanwhile.
+                rows.update((tp, self._total(row)) for tp, row in list(current.progress.items()))
         return list(rows.values())
 
     def _run(self) -> None:
@@ -373,8 +377,7 @@ class Lane:
         if batch.final and not early:
             self._losses = 0
             self._known = batch.starts
-            self._keep(batch)
-            self._leave()
+            self._leave(batch)
         else:
             self._lost(batch)
 
@@ -383,8 +386,7 @@ class Lane:
         reason = batch.failure or batch.reason  # before the cancellation sets another one
         self._cancel(batch)
         lease_ends_at = batch.lease_ends_at  # after the cancellation: until then its reports were answered
-        self._keep(batch)
-        self._leave()
+        self._leave(batch)
         # Rule S7: an unreachable executor may still write.
         time.sleep(max(0.0, lease_ends_at - time.monotonic()))
         if self._stopping.is_set():
@@ -407,16 +409,16 @@ class Lane:
         self._lost_batches += 1
         self._stopping.wait(delay_s)
 
-    def _leave(self) -> None:
-        self._idle_since = time.monotonic()
-        self._current = None
-
-    def _keep(self, batch: MicroBatch) -> None:
-        for tp, row in batch.progress.items():
-            self._progress[tp] = self._total(row)
-        self._base = dict(self._progress)
-        self._tally.merge(batch.counted())
-        self._kept += 1
+    def _leave(self, batch: MicroBatch) -> None:
+        """The batch has ended: its counts are final."""
+        with self._counts_lock:
+            for tp, row in list(batch.progress.items()):
+                self._progress[tp] = self._total(row)
+            self._base = dict(self._progress)
+            self._tally.merge(batch.counted())
+            self._kept += 1
+            self._idle_since = time.monotonic()
+            self._current = None
 
     def _total(self, row: PartitionProgress) -> PartitionProgress:
         base = self._base.get(row.source)

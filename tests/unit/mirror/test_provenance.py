@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from mm2.copy.ledger import Ledger
 from mm2.kafka.records.record import Record
@@ -75,7 +75,7 @@ def flow(source: str, target: str, ledgers: TwoLedgers) -> Provenance:
     policy.configure({"source.cluster.alias": source})
     topics.configure({})
     selection = TopicSelection(policy, topics, source, target)
-    return Provenance(*admins, selection, ledgers, RecurringErrors(), lambda _: True)  # type: ignore[arg-type]
+    return Provenance(admins[0], admins[1], selection, cast(Any, ledgers), RecurringErrors(), lambda _: True)
 
 
 def test_claims_that_the_ledger_lost_are_written_again() -> None:

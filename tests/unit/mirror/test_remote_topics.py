@@ -142,12 +142,10 @@ def test_the_default_of_the_brokers_is_used_only_while_there_are_too_few_of_them
             found[topic.name] = BrokerFailure.of(38) if topic.replication_factor > brokers else None
         return found
 
-    leader = SimpleNamespace(leader=1)
+    led: Any = {0: SimpleNamespace(leader=1)}
     target: Any = SimpleNamespace(
         create_topics=create,
-        describe_topics=lambda names: {
-            name: TopicInfo(name, "", internal=False, partitions={0: leader}) for name in names
-        },  # type: ignore[dict-item]
+        describe_topics=lambda names: {name: TopicInfo(name, "", internal=False, partitions=led) for name in names},
     )
     source: Any = SimpleNamespace(describe_configs=lambda topics: {topic: {} for topic in topics})
     selection: Any = SimpleNamespace(remote=lambda topic: f"A.{topic}", target_alias="B")
