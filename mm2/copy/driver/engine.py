@@ -37,6 +37,7 @@ _CHANNEL_PORT_KEY: Final = "spark.mm2.channel.port"
 _SETTLE_S: Final = 1.5
 _SETTLE_AT_MOST_S: Final = 15.0
 _SLOTS_POLL_S: Final = 2.0
+_SLOTS_SEEN_S: Final = 0.25
 _SPARK_STOP_SHARE_S: Final = 3.0
 _RESULT_S: Final = 2.0
 #: Jobs at the same time, those that wait for a slot included: one that gets no thread would wait for ever, because it takes part in no turn.
@@ -194,13 +195,14 @@ class CopyEngine:
         if self.is_local:
             return None
         self.spark.context(until=until)
-        slots = self.slots
-        count, since = slots.count, time.monotonic()
-        deadline = since + _SETTLE_AT_MOST_S
-        while time.monotonic() < deadline and not until.wait(0.25):
-            if slots.count != count:
-                count, since = slots.count, time.monotonic()
-            elif count != 0 and time.monotonic() - since > _SETTLE_S:
+        count = self.slots.count
+        since = first = time.monotonic()  # of this number of slots, and of any
+        while not until.wait(_SLOTS_SEEN_S):
+            now, before, count = time.monotonic(), count, self.slots.count
+            since = since if count == before else now
+            # Containers may take minutes to start. A task that did not wait would have one lane until it is restarted.
+            first = first if before != 0 else now
+            if count != 0 and (now - since > _SETTLE_S or now - first > _SETTLE_AT_MOST_S):
                 break
         # One slot is reserved for the lane that is handing off.
         return None if count is None else max(1, (count - 1) // max(1, len(self._jobs)))
@@ -557,7 +559,7 @@ class CopyJob:
 
     def _lane_reasons(self) -> list[str]:
         if not self._lanes:
-            return [self._engine.spark.unavailable_reason] if self._engine.spark.unavailable_reason else []
+            return [down.message] if (down := self._engine.down) is not None else []
         return [lane.blocked_reason for lane in self._lanes if lane.blocked_reason]
 
     def _notify(self) -> None:

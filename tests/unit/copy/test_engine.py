@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from mm2.copy.driver.batch import MicroBatch
-from mm2.copy.driver.engine import CopyEngine, CopyFailed
+from mm2.copy.driver.engine import CopyEngine, CopyFailed, CopyJob
 from mm2.reasons import SparkDown, SparkDownCode
 from tests.support.waiting import wait_until
 from tests.unit.copy.test_lane import spec_of
@@ -137,3 +137,27 @@ def test_lanes_that_cannot_be_started_fail_the_task_and_leave_none_behind(
     assert len(lanes) == 2
     assert all(lane.join(0) for lane in lanes)
     assert not engine._jobs
+
+
+def test_the_lanes_of_a_task_wait_for_the_first_executor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long its container takes: the number of lanes does not grow before the task is restarted."""
+    monkeypatch.setattr("mm2.copy.driver.engine._SETTLE_AT_MOST_S", 0.0)
+    monkeypatch.setattr("mm2.copy.driver.engine._SLOTS_SEEN_S", 0.0)
+    engine: Any = CopyEngine({"spark.master": "yarn"})
+    engine.spark = SimpleNamespace(context=lambda **_: None)
+    counts = iter([0] * 50 + [9])
+
+    class Until:
+        def wait(self, _timeout_s: float) -> bool:
+            engine.slots.resize(next(counts, 9))
+            return False
+
+    assert engine.share(Until()) == 8, "one of the slots is for the lane that hands off"
+
+
+def test_a_task_without_lanes_has_the_reason() -> None:
+    engine: Any = CopyEngine({"spark.master": "yarn"})
+    job = CopyJob(engine, spec_of(1), lambda _: {})
+    assert job.blocked_reasons() == []
+    engine.spark = SimpleNamespace(down=SparkDown(SparkDownCode.STARTING, "Spark (yarn) is still starting"))
+    assert job.blocked_reasons() == ["Spark (yarn) is still starting"]
