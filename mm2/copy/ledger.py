@@ -28,10 +28,11 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
+from mm2.copy.long_log import LongLog
 from mm2.copy.segments import CHUNKS_KEPT, Segment, SegmentChunk, UnwrittenChunks
 from mm2.copy.session import Lease, LedgerEntry, Start, WrittenPosition, lease_of, start_of, written_start
 from mm2.kafka.cluster import Cluster
-from mm2.kafka.log import KafkaBasedLog, LogRecord
+from mm2.kafka.log import LogRecord
 from mm2.kafka.records.record import Record
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
@@ -587,7 +588,7 @@ class LedgerLog:
         """
         self.ledger, begin = known or (Ledger(), {})
         self._cluster = Cluster(settings, name=name)
-        self._log = KafkaBasedLog(self._cluster, topic, on_record=self._on_record, begin=begin)
+        self._log = LongLog(self._cluster, topic, on_record=self._on_record, begin=begin)
 
     @property
     def positions(self) -> dict[int, int]:
@@ -595,7 +596,7 @@ class LedgerLog:
         return self._log.positions
 
     def start(self, timeout_s: float) -> None:
-        """Read all records. Raises KafkaFailure, also when the topic does not exist."""
+        """Read all records. Raises KafkaFailure, also when the topic does not exist, and when none was read for ``timeout_s``."""
         self._log.start(timeout_s)
 
     def read_to_end(self, timeout_s: float) -> None:

@@ -9,10 +9,11 @@ from typing import Final
 import structlog
 
 from mm2.copy.ledger import LedgerLog, ledger_topic
+from mm2.copy.long_log import LongLog
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
-from mm2.kafka.log import KafkaBasedLog, LogRecord
+from mm2.kafka.log import LogRecord
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.checkpoint_store import CheckpointStore
 from mm2.mirror.clients import ClientKind, MirrorClients, Side
@@ -28,6 +29,7 @@ from mm2.mirror.translator import Translator
 
 log = structlog.get_logger(__name__)
 
+#: Without a record. The newest segment of a topic, of up to 1 GB, is not compacted and may take minutes to read.
 _READ_TIMEOUT_S: Final = 30.0
 _METADATA_TIMEOUT_S: Final = 5.0
 
@@ -58,7 +60,7 @@ class CheckpointInputs:
         self._recurring = recurring
         self._stopping = stopping
         self._clusters: list[Cluster] = []
-        self._logs: list[KafkaBasedLog | LedgerLog] = []
+        self._logs: list[LongLog | LedgerLog] = []
         self._checkpoints_readable = False
         self._searched_for_ledger: set[Side] = set()
 
@@ -98,7 +100,8 @@ class CheckpointInputs:
         """Read the checkpoints topic once. If this is not possible, older syncs must not be used either."""
         topic = self._checkpoints_topic
         cluster = self._cluster(Side.TARGET, "checkpoints-target-consumer")
-        reader = KafkaBasedLog(cluster, topic, on_record=self._on_checkpoint, partitions=(0,))
+        reader = LongLog(cluster, topic, on_record=self._on_checkpoint, partitions=(0,))
+        self._logs.append(reader)
         try:
             reader.start(_READ_TIMEOUT_S)
             self._checkpoints_readable = True
@@ -114,6 +117,7 @@ class CheckpointInputs:
                 )
         finally:
             reader.stop()
+            self._logs.remove(reader)
             cluster.close()
 
     def _on_checkpoint(self, record: LogRecord) -> None:
@@ -191,7 +195,7 @@ class CheckpointInputs:
                 log.debug("Not an offset sync.", offset=record.offset, reason=str(error))
 
         cluster = self._cluster(side, f"offset-syncs-{side.value}-consumer")
-        reader = KafkaBasedLog(cluster, topic, on_record=on_sync, partitions=(0,))
+        reader = LongLog(cluster, topic, on_record=on_sync, partitions=(0,))
         self._logs.append(reader)
         try:
             if self._stopping.is_set():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -26,6 +26,22 @@ class TopicsSeen:
 
     partitions: Mapping[str, int]
     unknown: Mapping[str, KafkaFailure]
+
+
+class TopicLists:
+    """Tells topics that were deleted from those that only one list lacks: a broker that has just started has an empty one for a moment.
+
+    Otherwise all tasks would stop until the next refresh of topics, by default ten minutes later.
+    """
+
+    def __init__(self) -> None:
+        self._missed: set[str] = set()
+
+    def doubtful(self, known: Collection[str], seen: Collection[str]) -> set[str]:
+        """The known topics that the newest list lacks, and the one before did not."""
+        missing = set(known) - set(seen)
+        doubtful, self._missed = missing - self._missed, missing
+        return doubtful
 
 
 def see_topics(admin: Admin, wanted: Callable[[str], bool], known: Mapping[str, int]) -> TopicsSeen:

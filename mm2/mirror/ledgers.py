@@ -84,6 +84,14 @@ class Ledgers:
         self._own = _Read(topic_id, now_s, ledger, positions)
         return ledger
 
+    def was_recreated(self) -> bool:
+        """Whether another topic has the name of the flow's own ledger since the last read. Raises KafkaFailure."""
+        known, topic = self._own, ledger_topic(self._clients.source_alias)
+        answer = self._target_admin.describe_topics([topic])[topic]
+        if known is None or vanished(answer):
+            return False
+        return value_of(answer).topic_id not in {"", known.topic_id}
+
     def exists(self) -> bool:
         """Whether the flow's own ledger exists. Raises KafkaFailure if that is not known."""
         topic = ledger_topic(self._clients.source_alias)

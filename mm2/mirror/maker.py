@@ -7,7 +7,7 @@ Deviations from Java:
 - Classes, patterns, intervals and client settings of all connectors are validated before anything starts.
 - Connectors and tasks that fail are restarted (`restarts`).
 - A target that does not answer within five seconds delays only its own flows, if another target answers. They start
-  when it becomes reachable.
+  when it becomes reachable. So does a flow whose worker cannot load its internal topics from a target that is recovering.
 - Stored connector configurations are compared as written, with their config provider references. A new leader therefore
   does not restart connectors without cause.
 - A changed properties file is applied while the process runs.
@@ -54,7 +54,8 @@ from mm2.connect.stores.config_state import RestartRequest
 from mm2.connect.stores.config_store import PrivilegedWriteError
 from mm2.connect.tls import ListenerTls
 from mm2.copy.driver.engine import CopyEngine
-from mm2.kafka.errors import ConnectFailure, KafkaFailure
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BrokerFailure, ConnectFailure, KafkaFailure
 from mm2.mirror.checkpoint_connector import MirrorCheckpointConnector
 from mm2.mirror.checkpoint_latency import LATENCY_RESOURCE, CheckpointLatencies
 from mm2.mirror.checkpoint_task import MirrorCheckpointTask
@@ -92,6 +93,8 @@ _LOOK_FOR_FAILURES_S: Final = 5.0
 _ENGINE_SHARE_S: Final = 3.0
 _REST_SHARE_S: Final = 2.0
 _CONFIGURE_AGAIN_S: Final = 10.0
+#: Delay before a flow is started again whose target answered, but could not be used.
+_START_AGAIN_S: Final = 60.0
 #: Delay before a file is retried if no target of its new flows was reachable.
 _RELOAD_AGAIN_S: Final = 30.0
 #: Time limit for stopping flows that the file removes or changes; the other flows continue meanwhile.
@@ -160,6 +163,8 @@ class MirrorMaker:
         self.flows: list[Flow] = []
         self._leaving: list[Flow] = []  # while they are being stopped
         self._waiting: set[SourceAndTarget] = set()  # flows that start when their target is reachable
+        self._late: set[SourceAndTarget] = set()  # flows that have waited for it
+        self._not_before_s: dict[str, float] = {}  # by target: no flow into it is started before (monotonic clock)
         self._recurring = RecurringErrors()
         self._reloads: Counter[str] = Counter()
         try:
@@ -186,7 +191,7 @@ class MirrorMaker:
     def wait(self, stopping: threading.Event, file: ConfigFile | None = None) -> None:
         """Wait for `stopping`, apply new versions of `file`, and restart what fails.
 
-        Raises FlowFailed if a herder has ended by itself.
+        Raises FlowFailed if a herder has ended by itself, except if only its target could not be used yet.
         """
         next_look_s = next_try_s = next_glance_s = 0.0
         unsettled = False
@@ -205,12 +210,8 @@ class MirrorMaker:
                         flow.herder.restart_connector_and_tasks(
                             RestartRequest(name, only_failed=True, include_tasks=True)
                         )
-            for flow in self.flows:
-                if flow.herder.await_stopped(0):
-                    started = flow.herder.await_ready(0)
-                    what = "has failed" if started else "could not be started"
-                    failure = flow.herder.failure
-                    raise FlowFailed(f"The flow {flow.pair} {what}: {failure}", started=started) from failure
+            for flow in [flow for flow in self.flows if flow.herder.await_stopped(0)]:
+                self._on_herder_ended(flow)
 
     @property
     def config(self) -> MirrorMakerConfig:
@@ -258,6 +259,24 @@ class MirrorMaker:
         if any(plan.replicates for plan in self._plans.values()):
             self._engine.start()
 
+    def _on_herder_ended(self, flow: Flow) -> None:
+        """Postpone a flow whose herder has ended by itself before it was ready, if its target could not be used yet.
+
+        Raises FlowFailed for any other error, and if there is no flow into another target, which has to continue.
+        """
+        started = flow.herder.await_ready(0)
+        failure, target = flow.herder.failure, flow.pair.target
+        is_alone = all(other.pair.target == target for other in self.flows)
+        if started or is_alone or not (flow.pair in self._late or _may_pass(failure)):
+            what = "has failed" if started else "could not be started"
+            raise FlowFailed(f"The flow {flow.pair} {what}: {failure}", started=started) from failure
+        log.error("The flow %s could not be started and is started again: %s", flow.pair, failure)
+        flow.node.stop()
+        self.flows = [other for other in self.flows if other is not flow]
+        self._waiting.add(flow.pair)
+        self._not_before_s[target] = time.monotonic() + _START_AGAIN_S
+        self._join(())
+
     # -- a new version of the file
 
     def _reload(self, file: ConfigFile) -> bool:
@@ -299,6 +318,7 @@ class MirrorMaker:
         self._ineffective = ineffective
         self._config, self._plans, self._frozen = config, plans, frozen
         self._waiting &= plans.keys()
+        self._late &= plans.keys()
         self._apply(changes, fresh)
         self._reloads["applied"] += 1
         log.info("The new configuration is in effect.", file=str(file.path), difference=lines, **changes.to_json())
@@ -391,6 +411,8 @@ class MirrorMaker:
     def _begin_where_target_has_come(self) -> None:
         """Check the targets of waiting flows, and start the flows whose target answers."""
         for alias in sorted({pair.target for pair in self._waiting}):
+            if time.monotonic() < self._not_before_s.get(alias, 0.0):
+                continue
             pairs = [pair for pair in self._plans if pair in self._waiting and pair.target == alias]
             fresh = [self._flow(pair, self._plans[pair]) for pair in pairs]
             try:
@@ -404,6 +426,7 @@ class MirrorMaker:
             self._recurring.resolve(alias)
             log.info("Target cluster reachable; starting flows.", cluster=alias, flows=[str(pair) for pair in pairs])
             self._waiting.difference_update(pairs)
+            self._late.update(pairs)
             for flow in fresh:
                 flow.herder.start()
             self._join(fresh)
@@ -524,6 +547,14 @@ class Configurer:
                 again = threading.Timer(_CONFIGURE_AGAIN_S, self._bring_up, (herder, name))
                 again.daemon = True
                 again.start()
+
+
+def _may_pass(failure: BaseException | None) -> bool:
+    """Whether the internal topics of a worker may be usable later. A cluster that starts has too few brokers for a while."""
+    cause = failure.__cause__ if isinstance(failure, ConnectError) else failure
+    if isinstance(cause, BrokerFailure) and cause.code == ErrorCode.INVALID_REPLICATION_FACTOR:
+        return True
+    return isinstance(cause, KafkaFailure) and cause.retriable
 
 
 def _stop_flows(flows: Sequence[Flow], deadline: float, *, unless: threading.Event | None = None) -> None:

@@ -82,6 +82,9 @@ class Provenance:
     handed_over: set[str] = field(default_factory=set, init=False)
     """Promoted topics among those of the last call (`mm2.mirror.promotions`)."""
     _claims: dict[str, tuple[Path, ...]] | None = field(default=None, init=False)  # by remote topic
+    _noted: dict[str, tuple[Path, ...]] = field(
+        default_factory=dict, init=False
+    )  # claims in the ledger, as far as known
     _until_ms: int = field(default=0, init=False)
 
     def allowed(self, topics: Collection[str]) -> tuple[set[str], bool]:
@@ -162,10 +165,10 @@ class Provenance:
         return wanted
 
     def renew(self) -> bool:
-        """Extend the lease of the claims. False if it has expired, and `allowed` must be called."""
+        """Extend the lease of the claims. False if it has expired, or the ledger was recreated: then `allowed` must be called."""
         if not self._claims:
             return True
-        if _now_ms() >= self._until_ms:
+        if _now_ms() >= self._until_ms or self.ledgers.was_recreated():
             return False
         self._write(self._claims)
         return True
@@ -210,14 +213,18 @@ class Provenance:
 
     def _load(self) -> dict[str, tuple[Path, ...]]:
         """Our valid claims. Expired claims are deleted, since other flows may have started to copy the topics."""
-        if self._claims is None:
-            try:
-                notes = self.ledgers.own().notes(PROVENANCE_NOTE)
-            except KafkaFailure as failure:
+        try:
+            notes = self.ledgers.own().notes(PROVENANCE_NOTE)
+        except KafkaFailure as failure:
+            if self._claims is None:
                 self._do_without(failure)
                 return {}
-            self._until_ms = _lease(notes)
-            self._claims = _claims(notes)
+        else:
+            # A ledger that was recreated has lost our claims. Without them the opposite flow would copy the topics back.
+            self._noted = _claims(notes)
+            if self._claims is None:
+                self._until_ms = _lease(notes)
+                self._claims = self._noted
         if self._claims and _now_ms() >= self._until_ms:
             self._write({})
             return {}
@@ -237,9 +244,9 @@ class Provenance:
 
     def _write(self, claims: Mapping[str, tuple[Path, ...]]) -> None:
         """Store these as our claims and extend the lease. Does nothing if the ledger could not be read."""
-        known = self._claims
-        if known is None:
+        if self._claims is None:
             return
+        known = self._noted
         records = [note_record(PROVENANCE_NOTE, [remote], None) for remote in known if remote not in claims]
         records += [
             note_record(PROVENANCE_NOTE, [remote], {"paths": paths})
@@ -258,7 +265,8 @@ class Provenance:
             return
         if records:
             self.recurring.resolve("ledger of provenance")
-        self._claims, self._until_ms = dict(claims), until_ms
+        self._claims = self._noted = dict(claims)
+        self._until_ms = until_ms
 
     def _origins(self) -> dict[str, list[Path]]:
         """The paths of the source's topics, from all flows into the source whose lease is valid."""

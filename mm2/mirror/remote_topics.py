@@ -76,6 +76,7 @@ class RemoteTopics:
     refused: dict[str, str] = field(default_factory=dict)
     # Properties with their values that this target has rejected.
     _rejected: set[tuple[str, str]] = field(default_factory=set)
+    _is_default_reported: bool = False
 
     def ensure(self, source: Mapping[str, int], target: Mapping[str, int]) -> dict[str, int]:
         """Create missing topics and partitions. Returns the number of partitions by remote topic.
@@ -169,13 +170,17 @@ class RemoteTopics:
             code = _code(answers.get(topic.name))
             if code == ErrorCode.INVALID_CONFIG and (lesser := self._without_rejected(topic)) != topic:
                 again.append(lesser)
-            elif code == ErrorCode.INVALID_REPLICATION_FACTOR and self.or_broker_default:
+            elif (
+                code == ErrorCode.INVALID_REPLICATION_FACTOR
+                and self.or_broker_default
+                and topic.replication_factor != -1
+            ):
                 few.append(dataclasses.replace(topic, replication_factor=-1))
-        if few:
+        if few and not self._is_default_reported:
+            # For these topics only: later ones find more brokers, if some were down.
             cluster = self.selection.target_alias
-            self.or_broker_default = False
+            self._is_default_reported = True
             log.warning("%s", broker_default_instead(REPLICATION_FACTOR_KEY, self.replication_factor, cluster))
-            self.replication_factor = -1
         return {**answers, **self._make(again + few)} if again or few else answers
 
     def _without_rejected(self, topic: NewTopic) -> NewTopic:

@@ -27,7 +27,7 @@ from mm2.mirror.assigned_partitions import ASSIGNED_PARTITIONS_KEY, decode_parti
 from mm2.mirror.clients import SOURCE_ALIAS_KEY, TASK_INDEX_KEY, ClientKind, MirrorClients, Side
 from mm2.mirror.config_sync import ConfigSync
 from mm2.mirror.connector import STOP_TIMEOUT_S, MirrorConnector
-from mm2.mirror.discovery import see_topics, vanished
+from mm2.mirror.discovery import TopicLists, see_topics, vanished
 from mm2.mirror.internal_topics import create_compacted_topic, create_kept_topic
 from mm2.mirror.leading_gaps import LeadingGaps
 from mm2.mirror.ledgers import Ledgers, copied_topics
@@ -74,6 +74,7 @@ class MirrorSourceConnector(MirrorConnector):
         super().__init__()
         self._lock = threading.Lock()
         self._source: dict[str, int] = {}
+        self._lists = TopicLists()
         self._target: dict[str, int] = {}
         self._allowed: set[str] = set()  # topics of the source without a replication loop
         self._handed_over: set[str] = set()  # of these, the promoted ones
@@ -250,7 +251,9 @@ class MirrorSourceConnector(MirrorConnector):
     def _refresh(self) -> bool:
         """Read both clusters, update the target, and assign partitions that are ready. False = retry soon."""
         seen_source = see_topics(self._source_admin, self._selection.should_replicate, self._source)
-        remotes = set(map(self._selection.remote, seen_source.partitions))
+        doubtful = self._lists.doubtful(self._source, seen_source.partitions)
+        source = {**seen_source.partitions, **{topic: self._source[topic] for topic in doubtful}}
+        remotes = set(map(self._selection.remote, source))
         seen_target = see_topics(
             self._target_admin, lambda topic: topic in remotes or self._selection.is_remote(topic), self._target
         )
@@ -260,7 +263,6 @@ class MirrorSourceConnector(MirrorConnector):
             for subject, failure in subjects.items():
                 self._recurring.report(subject, f"A topic of cluster {cluster} cannot be described: {failure}")
             self._recurring.keep_only(f"{side.value} topic ", subjects)
-        source = dict(seen_source.partitions)
         self._log_changes(source)
         first, new = self._ready is None, sorted(source.keys() - self._source.keys())
         allowed, decided = self._provenance.allowed(source.keys() - self._unroutable(source))
@@ -302,7 +304,7 @@ class MirrorSourceConnector(MirrorConnector):
         # Topics over a limit are checked at the next refresh, not soon: nothing but the configuration changes that.
         wanted = {topic for topic in ours if self._selection.remote(topic) not in self._remote_topics.over_limit}
         complete = sum(tp.topic in wanted for tp in ready) == sum(source[topic] for topic in wanted)
-        return decided and complete and is_noted and not seen_source.unknown and not seen_target.unknown
+        return decided and complete and is_noted and not (doubtful or seen_source.unknown or seen_target.unknown)
 
     def _unroutable(self, topics: Collection[str]) -> Collection[str]:
         """The topics that transformations give a remote topic that is not possible, which is reported."""

@@ -78,6 +78,8 @@ class MirrorSourceTask(SourceTask):
 
     def __init__(self) -> None:
         self._ledger: LedgerLog | None = None
+        self._reading: LedgerLog | None = None  # the same, as soon as reading begins
+        self._is_stopped = False
         self._ledger_lock = threading.Lock()
         self._ledger_deadline = 0.0
         self._known_throttles: dict[str, int] = {}
@@ -151,6 +153,9 @@ class MirrorSourceTask(SourceTask):
 
     def stop(self) -> None:
         """Stop reading, wait for batches in flight and their commit."""
+        self._is_stopped = True
+        if self._ledger is None and self._reading is not None:
+            self._reading.stop()  # lanes that wait for it cannot stop
         job, self._job = self._job, None
         if job is not None and not job.stop(_STOP_TIMEOUT_S):
             log.warning("Copying did not stop in time; records after its last positions may be copied again.")
@@ -352,7 +357,9 @@ class MirrorSourceTask(SourceTask):
             if self._ledger is None:
                 self._create_topics()
             while self._ledger is None:
-                ledger = self._new_ledger()
+                ledger = self._reading = self._new_ledger()
+                if self._is_stopped:
+                    ledger.stop()
                 try:
                     ledger.start(_LEDGER_TIMEOUT_S)
                 except KafkaFailure as failure:

@@ -231,3 +231,10 @@ def test_an_unknown_spark_master_is_reported(master: str, sentence: str, capfd: 
         assert engine.spark.unavailable_reason == f"Spark does not start: {sentence}"
     assert next(line["error"] for line in logs if line["event"] == "Spark does not start") == sentence
     assert capfd.readouterr().err == "", "one sentence and no traces"
+
+
+def test_lanes_share_the_slots_of_local_mode() -> None:
+    """Spark would queue jobs without a slot for ever, behind those of lanes that never end."""
+    with engine_of(spark__master="local[2]") as engine:
+        engine.spark.context(timeout_s=60)
+        assert engine.slots.count == 2

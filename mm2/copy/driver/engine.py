@@ -37,8 +37,11 @@ _CHANNEL_PORT_KEY: Final = "spark.mm2.channel.port"
 _SETTLE_S: Final = 1.5
 _SETTLE_AT_MOST_S: Final = 15.0
 _SLOTS_POLL_S: Final = 2.0
+_SLOTS_SEEN_S: Final = 0.25
 _SPARK_STOP_SHARE_S: Final = 3.0
 _RESULT_S: Final = 2.0
+#: Jobs at the same time, those that wait for a slot included: one that gets no thread would wait for ever, because it takes part in no turn.
+_MOST_JOBS: Final = 1 << 14
 
 
 class CopyEngine:
@@ -57,7 +60,7 @@ class CopyEngine:
         self._lock = threading.Lock()
         self._jobs: set[CopyJob] = set()
         self._finished_jobs: dict[str, _FinishedJobs] = {}  # by flow
-        self._submitters = ThreadPoolExecutor(512, thread_name_prefix="spark-job")
+        self._submitters = ThreadPoolExecutor(_MOST_JOBS, thread_name_prefix="spark-job")
         self._running: dict[str, MicroBatch] = {}  # batches whose Spark job has not returned, by id
         self._counted: Any = None  # the context whose slots are being counted
         self._stopped = threading.Event()
@@ -87,7 +90,13 @@ class CopyEngine:
         job = CopyJob(self, spec, starts, pauses, ledger)
         with self._lock:
             self._jobs.add(job)
-        job.begin()
+        try:
+            job.begin()
+        except (
+            BaseException
+        ):  # no more threads: the lanes that were started must not copy beside those of the next attempt
+            job.stop(_FINAL_REPORT_TIMEOUT_S)
+            raise
         return job
 
     def stop(self, timeout_s: float = 10.0) -> None:
@@ -186,13 +195,14 @@ class CopyEngine:
         if self.is_local:
             return None
         self.spark.context(until=until)
-        slots = self.slots
-        count, since = slots.count, time.monotonic()
-        deadline = since + _SETTLE_AT_MOST_S
-        while time.monotonic() < deadline and not until.wait(0.25):
-            if slots.count != count:
-                count, since = slots.count, time.monotonic()
-            elif count != 0 and time.monotonic() - since > _SETTLE_S:
+        count = self.slots.count
+        since = first = time.monotonic()  # of this number of slots, and of any
+        while not until.wait(_SLOTS_SEEN_S):
+            now, before, count = time.monotonic(), count, self.slots.count
+            since = since if count == before else now
+            # Containers may take minutes to start. A task that did not wait would have one lane until it is restarted.
+            first = first if before != 0 else now
+            if count != 0 and (now - since > _SETTLE_S or now - first > _SETTLE_AT_MOST_S):
                 break
         # One slot is reserved for the lane that is handing off.
         return None if count is None else max(1, (count - 1) // max(1, len(self._jobs)))
@@ -258,10 +268,12 @@ class CopyEngine:
                     "Spark's connections are not encrypted. An attacker who can read them can request a copy job, which contains the "
                     "clusters' credentials. Remove spark.network.crypto.enabled=false and spark.authenticate=false."
                 )
-        if not self.is_local:
+        if self.is_local:
+            self.slots.resize(_slots_of(context))
+        else:
             self._counted = context
             threading.Thread(target=self._count_slots, args=(context,), name="spark-slots", daemon=True).start()
-        elif not self._running:
+        if self.is_local and not self._running:
             threading.Thread(target=self._warm_up, args=(context,), name="spark-warm-up", daemon=True).start()
 
     def _warm_up(self, context: Any) -> None:
@@ -269,18 +281,26 @@ class CopyEngine:
             self.spark.warm_up(context)
 
     def _count_slots(self, context: Any) -> None:
-        """Update the number of slots while this context is active."""
-        with contextlib.suppress(Exception):  # the context has stopped
-            spark = context._jsc.sc()  # noqa: SLF001
-            profile = spark.resourceProfileManager().defaultResourceProfile()
-            growing = _is_on(context.getConf(), "spark.dynamicAllocation.enabled")
-            while not (self._stopped.is_set() or spark.isStopped()):
-                # With dynamic allocation executors start only when jobs are submitted.
-                self.slots.resize(None if growing else spark.maxNumConcurrentTasks(profile))
-                self._stopped.wait(_SLOTS_POLL_S)
-        if self._counted is context and not self._stopped.is_set():
-            self.slots.resize(0)
+        """Update the number of slots until there is another context."""
+        while self._counted is context:
+            with contextlib.suppress(Exception):  # the context has stopped, or the JVM had no memory for the answer
+                growing = _is_on(context.getConf(), "spark.dynamicAllocation.enabled")
+                while not context._jsc.sc().isStopped():  # noqa: SLF001
+                    # With dynamic allocation executors start only when jobs are submitted.
+                    self.slots.resize(None if growing else _slots_of(context))
+                    if self._stopped.wait(_SLOTS_POLL_S):
+                        return
             self.spark.check_jvm()
+            if self._counted is context and not self.spark.is_up:
+                self.slots.resize(0)
+            if self._stopped.wait(_SLOTS_POLL_S):
+                return
+
+
+def _slots_of(context: Any) -> int:
+    """How many tasks can run at the same time."""
+    spark = context._jsc.sc()  # noqa: SLF001
+    return int(spark.maxNumConcurrentTasks(spark.resourceProfileManager().defaultResourceProfile()))
 
 
 #: A batch that is being split is TOO_LARGE for a moment, and a new ACL takes a moment to reach all brokers.
@@ -371,6 +391,7 @@ class CopyJob:
         self._stopping = threading.Event()
         self._assignment_lock = threading.Lock()
         self._lanes: tuple[Lane, ...] = ()
+        self._failure = ""  # why there are no lanes, or not all
         self._lasting: dict[
             TopicPartition, float
         ] = {}  # since when (monotonic) they are in a state that requires an action
@@ -387,8 +408,13 @@ class CopyJob:
             threading.Thread(target=self._assign_when_known, name=name, daemon=True).start()
 
     def _assign_when_known(self) -> None:
-        with contextlib.suppress(SparkUnavailable):  # stopped in the meantime
+        try:
             self._assign(self._engine.share(self._stopping))
+        except SparkUnavailable:
+            return  # stopped in the meantime
+        except Exception as error:  # noqa: BLE001  (a thread has no caller; `wait` raises it)
+            self._failure = f"{type(error).__name__}: {error}"
+            self._notify()
 
     def _assign(self, most: int | None) -> None:
         with self._assignment_lock:
@@ -421,9 +447,9 @@ class CopyJob:
         with self._updated:
             seen = self._count
             self._updated.wait_for(lambda: self._count != seen, timeout_s)
-        for lane in self._lanes:
-            if lane.failure:
-                raise CopyFailed(lane.failure)
+        for failure in (self._failure, *(lane.failure for lane in self._lanes)):
+            if failure:
+                raise CopyFailed(failure)
         if failed := self._failed():
             raise CopyFailed("; ".join(sorted({row.reason for row in failed})))
 
@@ -533,7 +559,7 @@ class CopyJob:
 
     def _lane_reasons(self) -> list[str]:
         if not self._lanes:
-            return [self._engine.spark.unavailable_reason] if self._engine.spark.unavailable_reason else []
+            return [down.message] if (down := self._engine.down) is not None else []
         return [lane.blocked_reason for lane in self._lanes if lane.blocked_reason]
 
     def _notify(self) -> None:

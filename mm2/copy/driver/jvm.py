@@ -83,16 +83,21 @@ class Jvm:
         self._is_local = is_local(props)
         self._ending = False
         # The JVM exits when the pipe to its standard input is closed. In its own process group it does not get Ctrl-C.
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment,
-            process_group=0,
-            pass_fds=() if settings is None else (settings,),
-        )
-        if settings is not None:
-            os.close(settings)
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=environment,
+                process_group=0,
+                pass_fds=() if settings is None else (settings,),
+            )
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)  # it is tried again for as long as the machine has no memory
+            raise
+        finally:
+            if settings is not None:
+                os.close(settings)
         self._stderr_lines: list[bytes] | None = []  # buffered while it starts; None: forwarded
         self._stderr_lock = threading.Lock()
         self._stderr_limit = LineLimit(_STDERR_LINES_A_MINUTE)

@@ -92,6 +92,9 @@ class Lane:
         self._base: dict[TopicPartition, PartitionProgress] = {}
         self._kept = 0
         self._tally = Tally()  # of finished batches
+        self._counts_lock = (
+            threading.Lock()
+        )  # a batch is counted as the current one or as a finished one, never as both
         self._lost_batches = 0
         self._begun_ms: int | None = None
         self._updated = threading.Event()
@@ -122,6 +125,8 @@ class Lane:
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the end; False on timeout."""
+        if self._thread.ident is None:
+            return True  # it could not be started
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -178,10 +183,10 @@ class Lane:
 
     def tally(self) -> Tally:
         """Counts over all batches of this lane."""
-        total = self._tally.copy()
-        current = self._current
-        if current is not None:
-            total.merge(current.counted())
+        with self._counts_lock:
+            total, current = self._tally.copy(), self._current
+            if current is not None:
+                total.merge(current.counted())
         return total
 
     @property
@@ -200,10 +205,11 @@ class Lane:
 
     def progress(self) -> list[PartitionProgress]:
         """Where each partition is, with counts over all batches of this lane."""
-        current = self._current
-        rows = dict(self._progress)
-        if current is not None:
-            rows.update((tp, self._total(row)) for tp, row in current.progress.items())
+        with self._counts_lock:
+            current, rows = self._current, dict(self._progress)
+            if current is not None:
+                # Copied first, since reports arrive meanwhile.
+                rows.update((tp, self._total(row)) for tp, row in list(current.progress.items()))
         return list(rows.values())
 
     def _run(self) -> None:
@@ -228,7 +234,7 @@ class Lane:
                 # A batch that Spark is still starting has no connection yet; without a lease it can be cancelled.
                 self._cancel(standby)
         except Exception as error:  # noqa: BLE001  (a thread has no caller; the error is reported in the status)
-            self._blocked_reason = f"{type(error).__name__}: {error}"
+            self._blocked_reason = self.failure = f"{type(error).__name__}: {error}"  # the task fails and is restarted
             self._log.exception("lane failed with an internal error")
             if self._current is not None:
                 self._cancel(self._current)  # otherwise it would run forever, because its reports are still answered
@@ -371,8 +377,7 @@ class Lane:
         if batch.final and not early:
             self._losses = 0
             self._known = batch.starts
-            self._keep(batch)
-            self._leave()
+            self._leave(batch)
         else:
             self._lost(batch)
 
@@ -381,8 +386,7 @@ class Lane:
         reason = batch.failure or batch.reason  # before the cancellation sets another one
         self._cancel(batch)
         lease_ends_at = batch.lease_ends_at  # after the cancellation: until then its reports were answered
-        self._keep(batch)
-        self._leave()
+        self._leave(batch)
         # Rule S7: an unreachable executor may still write.
         time.sleep(max(0.0, lease_ends_at - time.monotonic()))
         if self._stopping.is_set():
@@ -405,16 +409,16 @@ class Lane:
         self._lost_batches += 1
         self._stopping.wait(delay_s)
 
-    def _leave(self) -> None:
-        self._idle_since = time.monotonic()
-        self._current = None
-
-    def _keep(self, batch: MicroBatch) -> None:
-        for tp, row in batch.progress.items():
-            self._progress[tp] = self._total(row)
-        self._base = dict(self._progress)
-        self._tally.merge(batch.counted())
-        self._kept += 1
+    def _leave(self, batch: MicroBatch) -> None:
+        """The batch has ended: its counts are final."""
+        with self._counts_lock:
+            for tp, row in list(batch.progress.items()):
+                self._progress[tp] = self._total(row)
+            self._base = dict(self._progress)
+            self._tally.merge(batch.counted())
+            self._kept += 1
+            self._idle_since = time.monotonic()
+            self._current = None
 
     def _total(self, row: PartitionProgress) -> PartitionProgress:
         base = self._base.get(row.source)

@@ -1,4 +1,4 @@
-"""Shares the slots of a Spark cluster between lanes.
+"""Shares the slots of a Spark cluster, or of `local[N]`, between lanes.
 
 A micro-batch occupies a slot (usually a core of an executor) while it runs, and the next one of its lane waits in
 another slot for a moment. Spark would queue jobs without a slot, and a lane could wait forever behind jobs that never

@@ -1,8 +1,15 @@
-"""The limit of the lines that Spark's JVM writes."""
+"""The limit of the lines that Spark's JVM writes, and a JVM that cannot be started."""
 
 from __future__ import annotations
 
-from mm2.copy.driver.jvm import LineLimit
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from mm2.copy.driver.jvm import Jvm, LineLimit
+from mm2.copy.driver.settings import spark_props
 
 
 def test_lines_beyond_the_limit_are_counted_until_the_next_minute() -> None:
@@ -16,3 +23,25 @@ def test_a_minute_within_the_limit_says_nothing() -> None:
     limit = LineLimit(3)
     written = [line for number in range(6) for line in limit.allowed(b"%d\n" % number, 60.0 * (number // 2))]
     assert written == [b"%d\n" % number for number in range(6)]
+
+
+def descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+@pytest.mark.parametrize("master", ["local[2]", "local-cluster[1,1,1024]"])
+def test_a_jvm_that_cannot_be_started_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, master: str
+) -> None:
+    """It is tried again every minute."""
+
+    def no_memory(*_: object, **__: object) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(subprocess, "Popen", no_memory)
+    props, before = spark_props({"spark.master": master}), descriptors()
+    with pytest.raises(OSError, match="Cannot allocate memory"):
+        Jvm(props)
+    assert list(tmp_path.iterdir()) == []
+    assert descriptors() == before

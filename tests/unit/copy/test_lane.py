@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import queue
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from mm2.copy.ledger import Ledger, Pause, chunk_record, entry_record
 from mm2.copy.segments import Segment, SegmentChunk, UnwrittenChunks
 from mm2.copy.session import Lease, LedgerEntry, Mark, Session, Start
 from mm2.copy.spec import CopySpec, PartitionProgress, PartitionSpec
+from mm2.copy.tally import Tally
 from mm2.kafka.backoff import Backoff
 from mm2.kafka.errors import DisconnectedFailure
 from mm2.kafka.settings import ClientSettings
@@ -613,3 +615,56 @@ def test_another_reason_of_a_loss_is_logged() -> None:
         stage.next()
     reasons = [entry["reason"] for entry in logs if entry["event"].startswith("micro-batch lost")]
     assert reasons == ["killed"] * 3 + ["Spark is gone"]
+
+
+def test_an_internal_error_fails_the_task_which_is_restarted() -> None:
+    """Otherwise the partitions of the lane would not be copied any more, while the task is RUNNING."""
+    stage = Stage(60_000)
+    stage.failures.append(RuntimeError("can't start new thread"))
+    with capture_logs(), running(stage) as lane:
+        batch = stage.next()
+        batch.received({"type": "ready"})
+        wait_until(lambda: stage.messages(batch, "lease"))
+        batch.received({"type": "claimed"})
+        wait_until(lambda: stage.cancelled == [batch])
+        wait_until(lambda: lane.failure == "RuntimeError: can't start new thread")
+
+
+def test_progress_is_read_while_a_report_arrives() -> None:
+    """Another thread adds partitions to it: the task failed when it was at the same time in this loop."""
+    stage = Stage(60_000)
+    with running(stage) as lane:
+        batch = stage.next()
+        stage.begun(batch)
+        report(batch, row(T0, 5))
+        total: Any = lane._total
+
+        def interrupted(found: PartitionProgress) -> Any:
+            report(batch, row(T1, 7))
+            return total(found)
+
+        lane._total = interrupted  # type: ignore[method-assign]
+        assert [found.position for found in lane.progress()] == [5]
+        lane._total = total  # type: ignore[method-assign]
+        assert [found.position for found in lane.progress()] == [5, 7]
+
+
+def test_a_batch_that_ends_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a moment it was a finished one and the current one. A counter that falls again is a restart for Prometheus."""
+    stage, seen, merge = Stage(60_000), list[int](), Tally.merge
+    with running(stage) as lane:
+
+        def interrupted(tally: Tally, other: Tally) -> None:
+            merge(tally, other)
+            if tally is lane._tally:
+                reader = threading.Thread(target=lambda: seen.append(sum(found.records for found in lane.progress())))
+                reader.start()
+                reader.join(0.1)
+
+        batch = stage.next()
+        stage.begun(batch)
+        report(batch, row(T0, 5))
+        monkeypatch.setattr(Tally, "merge", interrupted)
+        batch.ended("killed", dead=True)
+        wait_until(lambda: seen)
+        assert seen == [5]

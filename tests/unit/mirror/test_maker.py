@@ -1,10 +1,12 @@
-"""How a new leader updates the connectors of its flow from its file."""
+"""How a new leader updates the connectors of its flow from its file, and what the end of a herder means for other flows."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -15,9 +17,10 @@ from mm2.connect.errors import NotLeader
 from mm2.connect.herder.distributed import DistributedHerder
 from mm2.connect.stores.config_state import ClusterConfigState
 from mm2.connect.stores.config_store import PrivilegedWriteError
-from mm2.kafka.errors import TimeoutFailure
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BrokerFailure, TimeoutFailure
 from mm2.mirror import maker
-from mm2.mirror.maker import Configurer
+from mm2.mirror.maker import Configurer, Flow, FlowFailed, MirrorMaker
 from tests.support.waiting import wait_until
 
 WANTED = {"one": {"name": "one"}, "two": {"name": "two"}}
@@ -46,10 +49,14 @@ class Configs:
         return future
 
 
-def write_failure() -> ConnectError:
+def caused_by(cause: Exception) -> ConnectError:
     error = ConnectError("Failed to write")
-    error.__cause__ = TimeoutFailure("too late")
+    error.__cause__ = cause
     return error
+
+
+def write_failure() -> ConnectError:
+    return caused_by(TimeoutFailure("too late"))
 
 
 @pytest.fixture
@@ -78,3 +85,86 @@ def test_other_rejections_are_final(configure: Callable[[Configs], None], error:
     configure(herder)
     time.sleep(0.1)
     assert herder.writes == ["one", "two"]
+
+
+class EndedHerder:
+    """The part of a herder that ended by itself that is used here."""
+
+    def __init__(self, failure: Exception | None, *, was_ready: bool = False) -> None:
+        self.failure = failure
+        self.was_ready = was_ready
+
+    def await_stopped(self, timeout_s: float) -> bool:
+        return self.failure is not None
+
+    def await_ready(self, timeout_s: float) -> bool:
+        return self.was_ready
+
+    def status(self) -> dict[str, Any]:
+        return {"connectors": {}, "leader": True}
+
+
+class ProcessOfFlows(MirrorMaker):
+    """A process whose flows have these herders; nothing connects."""
+
+    def __init__(self, herders: Mapping[SourceAndTarget, EndedHerder], *late: SourceAndTarget) -> None:
+        nodes = {pair: SimpleNamespace(herder=herder, stop=lambda: None) for pair, herder in herders.items()}
+        self.flows = [Flow(pair, cast(Any, node), cast(Any, None), cast(Any, None)) for pair, node in nodes.items()]
+        self._waiting = set()
+        self._late = set(late)
+        self._not_before_s = {}
+        self._rest = None
+
+    def look(self) -> None:
+        """Handle the failures."""
+        rounds = iter([False, True])
+        self.wait(cast(threading.Event, SimpleNamespace(wait=lambda _: next(rounds))))
+
+
+ONE, OTHER = SourceAndTarget("A", "B"), SourceAndTarget("A", "C")
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        TimeoutFailure("topic mm2-offsets.A.internal of cluster B was not read to its end"),
+        pytest.param(write_failure(), id="while-it-creates-a-topic"),
+        pytest.param(caused_by(BrokerFailure.of(ErrorCode.INVALID_REPLICATION_FACTOR)), id="too-few-brokers-yet"),
+    ],
+)
+def test_a_flow_that_cannot_load_its_topics_yet_does_not_end_the_others(failure: Exception) -> None:
+    process = ProcessOfFlows({ONE: EndedHerder(failure), OTHER: EndedHerder(None)})
+    process.look()
+    assert [flow.pair for flow in process.flows] == [OTHER]
+    assert process._waiting == {ONE}
+    process.look()
+    assert process._waiting == {ONE}, "it is started again after a pause only"
+
+
+@pytest.mark.parametrize(
+    ("herders", "has_started"),
+    [
+        pytest.param({ONE: EndedHerder(TimeoutFailure("late"))}, False, id="no-other-flow"),
+        pytest.param(
+            {ONE: EndedHerder(TimeoutFailure("late")), SourceAndTarget("C", "B"): EndedHerder(None)},
+            False,
+            id="no-other-target",
+        ),
+        pytest.param(
+            {ONE: EndedHerder(TimeoutFailure("late"), was_ready=True), OTHER: EndedHerder(None)}, True, id="ran"
+        ),
+        pytest.param({ONE: EndedHerder(ValueError("bug")), OTHER: EndedHerder(None)}, False, id="permanent"),
+    ],
+)
+def test_any_other_failure_of_a_herder_ends_the_process(
+    herders: Mapping[SourceAndTarget, EndedHerder], has_started: bool
+) -> None:
+    with pytest.raises(FlowFailed) as raised:
+        ProcessOfFlows(herders).look()
+    assert raised.value.started is has_started
+
+
+def test_a_flow_that_starts_late_never_ends_the_others() -> None:
+    process = ProcessOfFlows({ONE: EndedHerder(ConnectError("not compacted")), OTHER: EndedHerder(None)}, ONE)
+    process.look()
+    assert process._waiting == {ONE}

@@ -1,4 +1,17 @@
-from mm2.mirror.provenance import Path, extended, gives_way, loops
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+from mm2.copy.ledger import Ledger
+from mm2.kafka.records.record import Record
+from mm2.mirror.filters import DefaultTopicFilter
+from mm2.mirror.ledgers import PROVENANCE_NOTE, Notes
+from mm2.mirror.policy import IdentityReplicationPolicy
+from mm2.mirror.provenance import Path, Provenance, extended, gives_way, loops
+from mm2.mirror.recurring_errors import RecurringErrors
+from mm2.mirror.selection import TopicSelection
 
 A_AT_5: Path = (("a", 5),)
 
@@ -28,3 +41,53 @@ def test_only_the_youngest_flow_of_a_loop_rejects_the_topic() -> None:
 def test_of_two_flows_started_in_the_same_millisecond_one_rejects_the_topic() -> None:
     assert gives_way((("a", 5),), ("b", 5))
     assert not gives_way((("b", 5),), ("a", 5))
+
+
+class TwoLedgers:
+    """The ledger of a flow, and that of the opposite flow, on the flow's source."""
+
+    def __init__(self, own: list[Ledger], opposite: list[Ledger]) -> None:
+        self._own, self._opposite = own, opposite  # lists of one, which the other flow shares
+        self._read: Ledger | None = None
+
+    def own(self) -> Ledger:
+        self._read = self._own[0]
+        return self._own[0]
+
+    def was_recreated(self) -> bool:
+        return self._own[0] is not self._read
+
+    def notes_of_source(self, kind: str, _admin: Any) -> Iterator[Notes]:
+        yield self._opposite[0].notes(kind)
+
+    def write(self, records: Sequence[Record]) -> None:
+        for record in records:
+            self._own[0].apply(record.key, record.value)
+
+
+def flow(source: str, target: str, ledgers: TwoLedgers) -> Provenance:
+    """A flow whose names do not show where topics came from."""
+    admins: list[Any] = [
+        SimpleNamespace(describe_cluster=lambda name=name: SimpleNamespace(cluster_id=name))
+        for name in (source, target)
+    ]
+    policy, topics = IdentityReplicationPolicy(), DefaultTopicFilter()
+    policy.configure({"source.cluster.alias": source})
+    topics.configure({})
+    selection = TopicSelection(policy, topics, source, target)
+    return Provenance(admins[0], admins[1], selection, cast(Any, ledgers), RecurringErrors(), lambda _: True)
+
+
+def test_claims_that_the_ledger_lost_are_written_again() -> None:
+    """Otherwise the opposite flow would copy the topics back, and this one would copy them again, without an end."""
+    there, back = [Ledger()], [Ledger()]
+    forth, opposite = flow("A", "B", TwoLedgers(there, back)), flow("B", "A", TwoLedgers(back, there))
+    assert forth.allowed({"orders"}) == ({"orders"}, True)
+    assert opposite.allowed({"orders"}) == (set(), True)
+    assert forth.renew()
+    there[0] = Ledger()  # deleted, and created again
+    assert not forth.renew(), "so it is noticed before the next refresh"
+    assert forth.allowed({"orders"}) == ({"orders"}, True)
+    assert set(there[0].notes(PROVENANCE_NOTE)) == {(), ("orders",)}
+    assert opposite.allowed({"orders"}) == (set(), True)
+    assert forth.renew()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any, cast
+
+from structlog.testing import capture_logs
 
 from mm2.config.configdef import AbstractConfig
 from mm2.config.mirror_keys import MIRROR_SOURCE_CONFIG
 from mm2.copy.ledger import Ledger
 from mm2.kafka.errors import BrokerFailure, KafkaFailure, TimeoutFailure
 from mm2.kafka.records.record import Record
+from mm2.kafka.structs import NewTopic, TopicInfo
 from mm2.mirror.recurring_errors import RecurringErrors
 from mm2.mirror.remote_topics import PARTITIONS_PER_REQUEST, RemoteTopics, in_requests
 from mm2.mirror.topic_limits import LimitNote, RemoteTopicsLimits, over_limit_message, summary
@@ -125,3 +129,44 @@ def test_topics_that_the_target_refuses_are_known_until_it_creates_them() -> Non
     assert topics.refused["A.wide"].startswith("topic A.wide cannot get 3 partitions: ")
     topics.ensure({"wide": 2}, {"A.wide": 2})
     assert topics.refused == {}
+
+
+def test_the_default_of_the_brokers_is_used_only_while_there_are_too_few_of_them() -> None:
+    """A topic that is created while brokers are down must not decide the replicas of all later ones."""
+    brokers, requested = 1, list[tuple[str, int]]()
+
+    def create(topics: Iterable[NewTopic], **_: bool) -> dict[str, KafkaFailure | None]:
+        found: dict[str, KafkaFailure | None] = {}
+        for topic in topics:
+            requested.append((topic.name, topic.replication_factor))
+            found[topic.name] = BrokerFailure.of(38) if topic.replication_factor > brokers else None
+        return found
+
+    led: Any = {0: SimpleNamespace(leader=1)}
+    target: Any = SimpleNamespace(
+        create_topics=create,
+        describe_topics=lambda names: {name: TopicInfo(name, "", internal=False, partitions=led) for name in names},
+    )
+    source: Any = SimpleNamespace(describe_configs=lambda topics: {topic: {} for topic in topics})
+    selection: Any = SimpleNamespace(remote=lambda topic: f"A.{topic}", target_alias="B")
+    configs: Any = SimpleNamespace(for_creation=lambda _: {})
+    topics = RemoteTopics(source, target, selection, configs, 2, lambda _: False, or_broker_default=True)
+    with capture_logs() as logs:
+        topics.ensure({"one": 1}, {})
+        topics.ensure({"two": 1}, {"A.one": 1})
+        brokers = 3
+        topics.ensure({"three": 1}, {"A.one": 1})
+    assert requested == [("A.one", 2), ("A.one", -1), ("A.two", 2), ("A.two", -1), ("A.three", 2)]
+    assert [line["log_level"] for line in logs].count("warning") == 1
+
+
+def test_a_default_of_the_brokers_that_is_too_high_as_well_is_reported() -> None:
+    target: Any = SimpleNamespace(
+        create_topics=lambda topics, **_: {topic.name: BrokerFailure.of(38) for topic in topics}
+    )
+    source: Any = SimpleNamespace(describe_configs=lambda topics: {topic: {} for topic in topics})
+    selection: Any = SimpleNamespace(remote=lambda topic: f"A.{topic}", target_alias="B")
+    configs: Any = SimpleNamespace(for_creation=lambda _: {})
+    topics = RemoteTopics(source, target, selection, configs, 2, lambda _: False, or_broker_default=True)
+    topics.ensure({"one": 1}, {})
+    assert list(topics.refused) == ["A.one"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -16,11 +17,19 @@ from mm2.connect.api import ConnectError, SourceTaskContext, WorkerView
 from mm2.copy.executor.positions import offset_value
 from mm2.copy.ledger import Ledger, LedgerLog, Pause, entry_record, pause_record, paused
 from mm2.copy.session import Lease, LedgerEntry, Mark, PositionHeader, PreviousCommit, Session, Start, WrittenPosition
-from mm2.kafka.errors import AuthenticationFailure, BrokerFailure, DisconnectedFailure, KafkaFailure, TlsFailure
+from mm2.kafka.errors import (
+    AuthenticationFailure,
+    BrokerFailure,
+    DisconnectedFailure,
+    KafkaFailure,
+    TimeoutFailure,
+    TlsFailure,
+)
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
 from mm2.mirror.promotions import Promotion, withdrawn
 from mm2.mirror.source_task import MirrorSourceTask, _offsets_elsewhere, copy_spec
 from mm2.mirror.start_from import StartFrom
+from tests.support.waiting import wait_until
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 SESSION = Session(ProducerIdentity(7, 0), Mark(0, 0, 0))
@@ -461,3 +470,37 @@ def test_stopping_releases_the_ledger() -> None:
     env.task.stop()
     assert cast(LedgerLog, env.log) is env.task._ledger
     assert env.log.stops == 1
+
+
+def test_a_stop_ends_reading_the_ledger() -> None:
+    """A ledger may take minutes to read. Until then its lanes would not stop, and afterwards no task would stop it."""
+
+    class LongLedger(Log):
+        def __init__(self) -> None:
+            super().__init__(Ledger(), [])
+            self.is_stopped = threading.Event()
+
+        def start(self, _timeout_s: float) -> None:
+            if self.is_stopped.wait(30):
+                raise TimeoutFailure("not read to its end")
+
+        def stop(self) -> None:
+            self.is_stopped.set()
+
+    env, failures = Environment(), list[KafkaFailure]()
+    env.log = LongLedger()
+
+    def start() -> None:
+        try:
+            env.starts()
+        except KafkaFailure as failure:
+            failures.append(failure)
+
+    lanes = [threading.Thread(target=start) for _ in range(2)]
+    for lane in lanes:
+        lane.start()
+    wait_until(lambda: env.task._reading is not None)
+    env.task.stop()
+    for lane in lanes:
+        lane.join(10)
+    assert len(failures) == 2
