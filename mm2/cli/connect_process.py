@@ -41,7 +41,7 @@ from mm2.connect.rest.server import RestServer
 from mm2.connect.rest.settings import RestSettings
 from mm2.connect.rest.worker_resources import metrics_router
 from mm2.copy.driver.engine import CopyEngine
-from mm2.kafka.errors import ConnectFailure, KafkaFailure
+from mm2.kafka.errors import KafkaFailure, is_unavailable
 from mm2.metrics.exposition import Exposition
 from mm2.mirror.redaction import RedactedHerder
 from mm2.mirror.source_task import COPY_RESOURCE
@@ -291,7 +291,7 @@ class _Running:
             try:
                 return self.node.check(max(0.1, min(_TRY_S, deadline - time.monotonic())))
             except KafkaFailure as failure:
-                passing = isinstance(failure, ConnectFailure) and failure.retriable
+                passing = is_unavailable(failure)
                 if not passing or time.monotonic() > deadline or self._stopping.is_set():
                     raise ConnectError(
                         f"Failed to connect to and describe Kafka cluster. Check worker's broker connection and security "

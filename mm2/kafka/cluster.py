@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import math
 import random
 import threading
 import time
@@ -51,6 +53,17 @@ _TELLING: Final[tuple[type[KafkaFailure], ...]] = (
 )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _KnownTopic:
+    """A topic with its newest leaders. Times in seconds (monotonic)."""
+
+    info: TopicInfo
+    #: When it was requested; -inf after `Cluster.invalidate`.
+    fetched_s: float
+    #: When a broker last named these leaders.
+    confirmed_s: float
+
+
 class Cluster:
     """Thread-safe. Each request uses a connection of its own, so a long poll does not block other requests.
 
@@ -66,7 +79,7 @@ class Cluster:
         self._bootstrap: tuple[Address, ...] | None = None if settings.canonical_bootstrap else settings.bootstrap
         self._cluster_id: str | None = None
         self._controller_id = -1
-        self._topics: dict[str, tuple[TopicInfo, float]] = {}
+        self._topics: dict[str, _KnownTopic] = {}
         self._listing: tuple[Metadata, float] | None = None
         self._coordinators: dict[tuple[str, str], int] = {}
         self._flights = Flights[Metadata]()
@@ -85,7 +98,7 @@ class Cluster:
             try:
                 with self._pool.lease(address, share) as connection:
                     answer = connection.request(MetadataRequest(topics=[], min_version=1), timeout_s=_left(share))
-                self._learn(answer, time.monotonic())
+                self._learn(self._read(answer), time.monotonic())
                 return
             except AuthenticationFailure:
                 raise
@@ -104,6 +117,27 @@ class Cluster:
             with self._pool.lent(self._connect(node_id, deadline, self._pool.take)) as connection:
                 return connection.request(request, timeout_s=_left(deadline))
         with self._lease_any(deadline) as connection:
+            return connection.request(request, timeout_s=_left(deadline))
+
+    def send_to_controller(self, request: Any, *, timeout_s: float | None = None) -> Any:
+        """Send one request to the controller, as `send`. NOT_CONTROLLER if it cannot be connected to: there may be another one.
+
+        With ZooKeeper other brokers do not change topics. With KRaft the metadata names any live broker, which forwards the
+        request (KIP-590).
+        """
+        deadline = time.monotonic() + self._timeout_s(timeout_s)
+        metadata = self.metadata((), timeout_s=_left(deadline))
+        node_id = metadata.controller_id
+        if node_id not in metadata.brokers:
+            return self.send(None, request, timeout_s=_left(deadline))
+        try:
+            connection = self._connect(node_id, deadline, self._pool.take)
+        except ConnectFailure as failure:
+            if not failure.retriable or self.closed:
+                raise
+            subject = f"Controller {node_id} of cluster {self.name}"
+            raise BrokerFailure.of(ErrorCode.NOT_CONTROLLER, str(failure), subject=subject) from failure
+        with self._pool.lent(connection):
             return connection.request(request, timeout_s=_left(deadline))
 
     def lease_connection(self, node_id: int, *, timeout_s: float | None = None) -> Connection:
@@ -129,6 +163,9 @@ class Cluster:
     ) -> Metadata:
         """Brokers and the named topics (None: all topics), at most `max_age_s` seconds old. Never creates topics.
 
+        For topics with ids, a leader is not replaced by that of an older leader epoch: a broker without a connection to the
+        controller keeps returning the leaders that it knew (KIP-320).
+
         Concurrent callers with the same question share one request, which is sent after all of them have called. Raises
         KafkaFailure.
         """
@@ -144,8 +181,9 @@ class Cluster:
         """Metadata of these topics according to one broker. Raises KafkaFailure."""
         wanted = [MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(set(topics))]
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False, min_version=1)
-        answer = self.send(node_id, request, timeout_s=timeout_s)
-        return self._learn(answer, time.monotonic())
+        metadata = self._read(self.send(node_id, request, timeout_s=timeout_s))
+        self._learn(metadata, time.monotonic())
+        return metadata
 
     def leader(self, topic: str, partition: int, *, timeout_s: float | None = None) -> int:
         """Node id of the leader, from metadata up to `metadata.max.age.ms` old.
@@ -166,9 +204,10 @@ class Cluster:
         return info.leader
 
     def invalidate(self, topic: str) -> None:
-        """Remove a topic from the cache: the next `leader` requests metadata."""
+        """Do not use the cache for a topic: the next `leader` requests metadata."""
         with self._lock:
-            self._topics.pop(topic, None)
+            if topic in self._topics:
+                self._topics[topic] = dataclasses.replace(self._topics[topic], fetched_s=-math.inf)
             self._listing = None
 
     def coordinator(self, key: str, kind: CoordinatorKind = "group", *, timeout_s: float | None = None) -> int:
@@ -297,9 +336,9 @@ class Cluster:
                 self._brokers = {}
             with self._lease_any(deadline) as connection:
                 answer = connection.request(request, timeout_s=_left(deadline))
-        return self._learn(answer, time.monotonic(), all_topics=names is None)
+        return self._learn(self._read(answer), time.monotonic(), all_topics=names is None)
 
-    def _learn(self, answer: MetadataAnswer, now: float, *, all_topics: bool = False) -> Metadata:
+    def _read(self, answer: MetadataAnswer) -> Metadata:
         if answer.error_code:
             raise BrokerFailure.of(answer.error_code, subject=f"Metadata of cluster {self.name}")
         topics: dict[str, TopicInfo] = {}
@@ -310,26 +349,51 @@ class Cluster:
                 errors[topic.name] = BrokerFailure.of(topic.error_code, subject=subject)
             else:
                 topics[topic.name] = topic.info
-        metadata = Metadata(
+        return Metadata(
             cluster_id=answer.cluster_id,
             controller_id=answer.controller_id,
             brokers={broker.node_id: broker for broker in answer.brokers},
             topics=topics,
             errors=errors,
         )
+
+    def _learn(self, metadata: Metadata, now: float, *, all_topics: bool = False) -> Metadata:
+        """Keep the answer of a broker. Returns it with the newest leaders that are known."""
         with self._lock:
             # A broker that has just started may list no brokers: the cached list is better than none.
             if metadata.brokers:
                 self._brokers = dict(metadata.brokers)
             self._cluster_id = metadata.cluster_id
             self._controller_id = metadata.controller_id
+            found = {name: self._newest(info, now) for name, info in metadata.topics.items()}
+            metadata = dataclasses.replace(metadata, topics={name: known.info for name, known in found.items()})
             if all_topics:
                 self._topics.clear()
                 self._listing = (metadata, now)
-            self._topics.update({name: (info, now) for name, info in topics.items()})
-            for name in errors:
+            self._topics.update(found)
+            for name in metadata.errors:
                 self._topics.pop(name, None)
         return metadata
+
+    def _newest(self, info: TopicInfo, now: float) -> _KnownTopic:
+        """The topic of an answer, with leaders of newer epochs that are known (Metadata.updateLatestMetadata). Needs the lock.
+
+        Without topic ids a recreated topic, whose epochs begin again, cannot be told from an old answer. Leaders that no broker
+        has named for `metadata.max.age.ms` are not kept: a cluster may have been restored to an older state.
+        """
+        known = self._topics.get(info.name)
+        is_same = known is not None and info.topic_id != "" and known.info.topic_id == info.topic_id
+        if known is None or not is_same or now - known.confirmed_s > self.settings.metadata_max_age_ms / 1000:
+            return _KnownTopic(info, now, now)
+        newer = {
+            index: partition
+            for index, partition in known.info.partitions.items()
+            if index in info.partitions and partition.leader_epoch > info.partitions[index].leader_epoch
+        }
+        if not newer:
+            return _KnownTopic(info, now, now)
+        merged = dataclasses.replace(info, partitions={**info.partitions, **newer})
+        return _KnownTopic(merged, now, known.confirmed_s)
 
     def _cached(self, names: tuple[str, ...] | None, not_before: float) -> Metadata | None:
         with self._lock:
@@ -339,7 +403,11 @@ class Cluster:
             if not names:
                 return None
             entries = {name: self._topics.get(name) for name in names}
-            topics = {name: entry[0] for name, entry in entries.items() if entry is not None and entry[1] >= not_before}
+            topics = {
+                name: known.info
+                for name, known in entries.items()
+                if known is not None and known.fetched_s >= not_before
+            }
             if len(topics) < len(names):
                 return None
             return Metadata(self._cluster_id, self._controller_id, dict(self._brokers), topics)

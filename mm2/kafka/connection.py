@@ -77,16 +77,19 @@ class Connection:
         self._size = bytearray(_SIZE.size)
 
     @classmethod
-    def open(cls, host: str, port: int, settings: ClientSettings, *, timeout_s: float, cluster: str = "") -> Self:
+    def open(
+        cls, host: str, port: int, settings: ClientSettings, *, timeout_s: float, cluster: str = "", failures: int = 0
+    ) -> Self:
         """Connect, negotiate versions and authenticate under one deadline.
 
-        `cluster` only names the cluster in messages.
+        `cluster` only names the cluster in messages. `failures`: see `dial`.
 
         Raises the ConnectFailure family, AuthenticationFailure or UnsupportedVersion, each within `timeout_s` seconds.
         """
         deadline = time.monotonic() + timeout_s
         who = f"broker {address_text(host, port)}" + (f" of cluster {cluster}" if cluster else "")
-        connection = cls(dial(host, port, settings, deadline=deadline, who=who), host, port, settings, who)
+        stream = dial(host, port, settings, deadline=deadline, who=who, failures=failures)
+        connection = cls(stream, host, port, settings, who)
         try:
             connection._negotiate(deadline)
             if settings.sasl is not None:
@@ -226,17 +229,17 @@ class Connection:
             self.close()
             raise
 
-    def maybe_reauthenticate(self) -> None:
+    def maybe_reauthenticate(self, *, timeout_s: float | None = None) -> None:
         """Authenticate again on the live connection after 85 % of the session lifetime (KIP-368).
 
         Does nothing while answers of `send` are outstanding. Users of raw frames may call it only when they have none
-        outstanding.
+        outstanding. `timeout_s` defaults to `request.timeout.ms`; a failure closes the connection.
         """
         if self._reauthenticate_at is None or self._in_flight or time.monotonic() < self._reauthenticate_at:
             return
         log.debug("reauthenticating", broker=self.who)
         try:
-            self._authenticate(time.monotonic() + self._default_timeout_s)
+            self._authenticate(time.monotonic() + (self._default_timeout_s if timeout_s is None else timeout_s))
         except BaseException:
             self.close()
             raise

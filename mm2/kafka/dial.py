@@ -13,7 +13,7 @@ import time
 from typing import Any, Final
 
 from mm2.config.configdef import ConfigException
-from mm2.kafka.errors import ConnectFailure, DnsFailure, RefusedFailure, TimeoutFailure, TlsFailure
+from mm2.kafka.errors import ConnectFailure, DnsFailure, RefusedFailure, TimeoutFailure, TlsFailure, TlsInterrupted
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.stream import Stream, remaining_ms, tls_reason
 from mm2.kafka.tls import build_ssl_context
@@ -27,13 +27,16 @@ _IN_PROGRESS: Final = (errno.EINPROGRESS, errno.EWOULDBLOCK)
 NO_KEY_HINT: Final = " It may require a client certificate, and no ssl.keystore is set."
 
 
-def dial(host: str, port: int, settings: ClientSettings, *, deadline: float, who: str) -> Stream:
+def dial(host: str, port: int, settings: ClientSettings, *, deadline: float, who: str, failures: int = 0) -> Stream:
     """Connect to the first address of the host that accepts, with TLS if the security protocol requires it.
 
-    `deadline` is a `time.monotonic()` value for all steps together; several addresses share the time. Raises
+    Each of the last `failures` moves on to the next address (ClusterConnectionStates): one may accept connections and not
+    respond. `deadline` is a `time.monotonic()` value for all steps together; several addresses share the time. Raises
     DnsFailure, RefusedFailure, TimeoutFailure or TlsFailure.
     """
-    targets = resolve(host, port, deadline=deadline, who=who)
+    found = resolve(host, port, deadline=deadline, who=who)
+    first = failures % len(found)
+    targets = found[first:] + found[:first]
     for position, target in enumerate(targets):
         left = len(targets) - position
         now = time.monotonic()
@@ -159,7 +162,7 @@ def _handshake_failure(error: OSError, who: str, *, has_key: bool) -> ConnectFai
         return TlsFailure(f"The certificate of the {who} is not trusted: {tls_reason(error)}.")
     if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ConnectionError):
         # A plaintext listener reads the TLS ClientHello as an impossible frame size and closes the connection.
-        return TlsFailure(
+        return TlsInterrupted(
             f"The {who} closed the connection during the TLS handshake, as a listener without TLS does: "
             "check the port and security.protocol."
         )
@@ -169,7 +172,7 @@ def _handshake_failure(error: OSError, who: str, *, has_key: bool) -> ConnectFai
             return TlsFailure(f"The {who} does not use TLS on this port: check the port and security.protocol.")
         hint = "" if has_key else NO_KEY_HINT
         return TlsFailure(f"The TLS handshake with the {who} failed: {tls_reason(error)}.{hint}")
-    return TlsFailure(f"The connection to the {who} broke during the TLS handshake: {error.strerror}.")
+    return TlsInterrupted(f"The connection to the {who} broke during the TLS handshake: {error.strerror}.")
 
 
 def _poll(sock: socket.socket, events: int, deadline: float) -> bool:

@@ -5,6 +5,7 @@
     │   ├── DnsFailure            the host name has no address
     │   ├── RefusedFailure        connection refused, or no route to the host
     │   ├── TlsFailure            certificate, protocol version, or a plaintext peer
+    │   │   └── TlsInterrupted    the connection ended during the handshake
     │   ├── TimeoutFailure        no answer before the deadline
     │   └── DisconnectedFailure   the peer (or this client) closed the connection
     ├── AuthenticationFailure     the broker rejected the credentials
@@ -64,6 +65,15 @@ class TlsFailure(ConnectFailure):
     """The TLS handshake failed, only one side uses TLS, or the client's own stores cannot be read at the moment."""
 
     retriable = False
+
+
+class TlsInterrupted(TlsFailure):
+    """The connection ended during the TLS handshake: a broker that is being stopped, or a peer without TLS.
+
+    Retriable, as in Java's SslTransportLayer: nothing shows that the peer rejected the handshake.
+    """
+
+    retriable = True
 
 
 class TimeoutFailure(ConnectFailure):
@@ -169,3 +179,11 @@ def value_of(answer: _Answer | KafkaFailure) -> _Answer:
     if isinstance(answer, KafkaFailure):
         raise answer
     return answer
+
+
+def is_unavailable(failure: KafkaFailure) -> bool:
+    """Whether a check at the start of a process may succeed later without an operator.
+
+    False for an interrupted TLS handshake: a wrong port or security.protocol is likelier than a broker that is being stopped.
+    """
+    return isinstance(failure, ConnectFailure) and failure.retriable and not isinstance(failure, TlsFailure)

@@ -22,10 +22,11 @@ from mm2.kafka.backoff import Backoff
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.connection import Connection
 from mm2.kafka.error_codes import ErrorCode
-from mm2.kafka.errors import BrokerFailure, KafkaFailure, TimeoutFailure
+from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure, TimeoutFailure
 from mm2.kafka.structs import Metadata, PartitionInfo, TopicInfo, TopicPartition, topic_id_bytes
 from mm2.kafka.wire import fetch
 from mm2.kafka.wire.fetch import Fetched, FetchSession, Position
+from mm2.kafka.wire.primitives import INT32
 
 _BUFFER_BYTES: Final = 1 << 16
 _NO_SESSION: Final = -1  # the epoch of a request that neither begins a session nor belongs to one (KIP-227)
@@ -63,6 +64,7 @@ class LeaderConnection:
         self.sent_s = time.monotonic()
         self._session = FetchSession({})
         self._version = 0
+        self._correlation_id = 0
 
     @property
     def throttled(self) -> bool:
@@ -104,9 +106,10 @@ class LeaderConnection:
             )
             for tp, offset in offsets.items()
         }
+        self._correlation_id = connection.next_correlation_id()
         frame = session.request(
             self._version,
-            connection.next_correlation_id(),
+            self._correlation_id,
             connection.client_id,
             positions,
             max_wait_ms=limits.max_wait_ms,
@@ -127,6 +130,12 @@ class LeaderConnection:
         """
         frame = self.connection.receive_frame(buffer, timeout_s=timeout_s)
         self.requested = ()
+        answered = INT32.unpack_from(frame)[0] if len(frame) >= INT32.size else None
+        if answered != self._correlation_id:
+            self.connection.close()
+            raise CorruptBatch(
+                f"The {self.connection.who} answered request {answered} when {self._correlation_id} was due."
+            )
         return self._session.response(self._version, frame), len(frame)
 
 

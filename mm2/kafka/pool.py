@@ -19,6 +19,7 @@ Address = tuple[str, int]
 #: Of one cluster. A malicious broker can list other addresses in each of its answers.
 MOST_IDLE: Final = 500
 MOST_FAILING: Final = 1000
+_MOST_DOUBLINGS: Final = 16
 
 
 @dataclass(slots=True)
@@ -89,9 +90,12 @@ class Pool:
             self.give_back(connection)
             raise
         except TimeoutFailure as failure:
-            # The broker may hang: try other brokers before it.
-            self._note((connection.host, connection.port), failure)
+            # The broker may hang: try other brokers before it. Or a load balancer has dropped idle connections without a
+            # notice: each of the others to this address would cost a timeout, too.
+            address = (connection.host, connection.port)
+            self._note(address, failure)
             self._discard(connection)
+            self._close_idle(address)
             raise
         except BaseException:
             self._discard(connection)
@@ -121,7 +125,8 @@ class Pool:
             backed_off = self._failing.get(address)
         failures = backed_off.failures if backed_off else 0
         setup_ms = min(
-            self._settings.connection_setup_timeout_ms * 2**failures, self._settings.connection_setup_timeout_max_ms
+            self._settings.connection_setup_timeout_ms * 2 ** min(failures, _MOST_DOUBLINGS),
+            self._settings.connection_setup_timeout_max_ms,
         )
         host, port = address
         try:
@@ -131,6 +136,7 @@ class Pool:
                 self._settings,
                 timeout_s=max(0.0, min(deadline - time.monotonic(), setup_ms / 1000)),
                 cluster=self._cluster,
+                failures=failures,
             )
         except KafkaFailure as failure:
             self._note(address, failure)
@@ -218,6 +224,12 @@ class Pool:
             if not self._idle[oldest]:
                 del self._idle[oldest]
         return old
+
+    def _close_idle(self, address: Address) -> None:
+        with self._lock:
+            idle = self._idle.pop(address, [])
+        for connection, _ in idle:
+            connection.close()
 
     def _discard(self, connection: Connection) -> None:
         with self._lock:

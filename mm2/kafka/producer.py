@@ -7,6 +7,7 @@ record twice, which is harmless in keyed, compacted topics.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import time
@@ -165,7 +166,7 @@ class Producer:
         while chunks:
             chunk = chunks.popleft()
             try:
-                with self._lock(chunk.partition):
+                with self._turn(chunk.partition, deadline):
                     base_offset, append_time_ms = self._write(chunk, deadline)
             except BrokerFailure as failure:
                 if not split or not is_too_large(failure, chunk):
@@ -191,9 +192,17 @@ class Producer:
             raise metadata.errors.get(topic) or BrokerFailure.of(3, subject=f"topic {topic}")
         return len(info.partitions)
 
-    def _lock(self, partition: TopicPartition) -> threading.Lock:
+    @contextlib.contextmanager
+    def _turn(self, partition: TopicPartition, deadline: float | None) -> Iterator[None]:
+        """One call at a time writes to a partition. Raises TimeoutFailure while another one takes longer than the deadline."""
         with self._locks_guard:
-            return self._locks.setdefault(partition, threading.Lock())
+            lock = self._locks.setdefault(partition, threading.Lock())
+        if not lock.acquire(timeout=-1 if deadline is None else max(0.0, deadline - time.monotonic())):
+            raise TimeoutFailure(f"The records before those to {partition} were not written in time.")
+        try:
+            yield
+        finally:
+            lock.release()
 
     @staticmethod
     def _chunks(placed: Sequence[tuple[TopicPartition, Record]], limit: int) -> list[Chunk]:

@@ -33,6 +33,7 @@ class Stream:
         self._who = who
         self._poll = select.poll()
         self._poll.register(sock.fileno(), 0)
+        self._has_read = False
         self.closed = False
 
     def fileno(self) -> int:
@@ -79,6 +80,7 @@ class Stream:
                     if rest_s and position == 0:
                         deadline = max(deadline, time.monotonic() + rest_s)
                     position += count
+                    self._has_read = True
         except (OSError, ValueError) as error:
             raise self._failure(error) from error
         except TimeoutFailure:
@@ -158,7 +160,9 @@ class Stream:
         if was_closed or isinstance(error, ValueError):
             return DisconnectedFailure(f"The connection to the {self._who} was closed on our side.")
         if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
-            return TlsFailure(f"The {self._who} ended the TLS session: {tls_reason(error)}.")
+            # With TLS 1.3 the peer may reject our certificate before its first byte. Later errors are broken connections.
+            kind = DisconnectedFailure if self._has_read else TlsFailure
+            return kind(f"The {self._who} ended the TLS session: {tls_reason(error)}.")
         reason = os.strerror(error.errno).lower() if isinstance(error, OSError) and error.errno else "end of stream"
         return DisconnectedFailure(f"The connection to the {self._who} broke: {reason}.")
 

@@ -55,7 +55,7 @@ from mm2.connect.stores.config_store import PrivilegedWriteError
 from mm2.connect.tls import ListenerTls
 from mm2.copy.driver.engine import CopyEngine
 from mm2.kafka.error_codes import ErrorCode
-from mm2.kafka.errors import BrokerFailure, ConnectFailure, KafkaFailure
+from mm2.kafka.errors import BrokerFailure, KafkaFailure, is_unavailable
 from mm2.mirror.checkpoint_connector import MirrorCheckpointConnector
 from mm2.mirror.checkpoint_latency import LATENCY_RESOURCE, CheckpointLatencies
 from mm2.mirror.checkpoint_task import MirrorCheckpointTask
@@ -448,7 +448,7 @@ class MirrorMaker:
                 log.info("The target cluster answers.", cluster=alias, cluster_id=cluster_id)
                 return
             except KafkaFailure as failure:
-                passing = isinstance(failure, ConnectFailure) and failure.retriable
+                passing = is_unavailable(failure)
                 if not passing or time.monotonic() > deadline or self._stopping.is_set():
                     refused = TargetUnavailable if passing else ConnectError
                     raise refused(f"The target cluster {where} cannot be used: {failure}") from failure

@@ -489,9 +489,11 @@ def test_a_connection_is_set_up_for_the_configured_time_which_doubles(
     host, _, port = unresponsive.rpartition(":")
     connect, given = Connection.open, list[float]()
 
-    def connecting(host: str, port: int, client: ClientSettings, *, timeout_s: float, cluster: str) -> Connection:
+    def connecting(
+        host: str, port: int, client: ClientSettings, *, timeout_s: float, cluster: str, failures: int
+    ) -> Connection:
         given.append(timeout_s)
-        return connect(host, port, client, timeout_s=min(timeout_s, 0.05), cluster=cluster)
+        return connect(host, port, client, timeout_s=min(timeout_s, 0.05), cluster=cluster, failures=failures)
 
     monkeypatch.setattr(Connection, "open", connecting)
     with opened(origin, unresponsive, settings) as cluster:

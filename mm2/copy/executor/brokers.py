@@ -27,6 +27,8 @@ from mm2.kafka.structs import Metadata, TopicInfo
 from mm2.kafka.wire.channel import BufferPool, Channel
 
 WATCH_S: Final = 0.5
+#: Time limit of a re-authentication in the loop.
+REAUTHENTICATION_S: Final = 1.0
 #: A response may take as long as the request timeout; report it earlier.
 SLOW_RESPONSE_S: Final = 10.0
 #: Timeout per broker, where several are asked: an unreachable one must not delay the others.

@@ -10,7 +10,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from mm2.copy.executor.brokers import WATCH_S, WritingBrokers, WritingLink
+from mm2.copy.executor.brokers import REAUTHENTICATION_S, WATCH_S, WritingBrokers, WritingLink
 from mm2.copy.markers import marker_at
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.connection import Connection
@@ -183,7 +183,7 @@ class MarkerSender(WritingBrokers[_MarkerBroker]):
                 channel.fail(TimeoutFailure(message))
             elif not broker.under_way:
                 try:
-                    channel.connection.maybe_reauthenticate()
+                    channel.connection.maybe_reauthenticate(timeout_s=REAUTHENTICATION_S)
                 except KafkaFailure as error:
                     channel.fail(error)
         self._loop.call_later(WATCH_S, self._watch)

@@ -32,7 +32,14 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from mm2.copy.executor.brokers import SLOW_RESPONSE_S, WATCH_S, BrokerAddress, WritingBrokers, WritingLink
+from mm2.copy.executor.brokers import (
+    REAUTHENTICATION_S,
+    SLOW_RESPONSE_S,
+    WATCH_S,
+    BrokerAddress,
+    WritingBrokers,
+    WritingLink,
+)
 from mm2.copy.executor.outbox import MAX_IN_FLIGHT, Outbox, OutboxState, OutgoingBatch, subject_of
 from mm2.copy.executor.produce_outcomes import ProduceOutcomes
 from mm2.copy.executor.progress_look_ups import ProgressLookUp
@@ -477,9 +484,10 @@ class Sink(WritingBrokers[_TargetBroker]):
                 for outbox, _ in broker.under_way[0].outgoing_batches:
                     outbox.last_error = outbox.last_error or slow
             elif not broker.under_way:
-                # Takes milliseconds, and only near the end of a session's lifetime. A busy connection is replaced instead.
+                # Takes milliseconds, and only near the end of a session's lifetime. A busy connection is replaced instead, and so is
+                # one whose broker or token endpoint does not answer soon: this blocks the loop, which renews the lease.
                 try:
-                    channel.connection.maybe_reauthenticate()
+                    channel.connection.maybe_reauthenticate(timeout_s=REAUTHENTICATION_S)
                 except KafkaFailure as error:
                     channel.fail(error)
         self._loop.call_later(WATCH_S, self._watch)

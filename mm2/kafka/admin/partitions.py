@@ -40,14 +40,15 @@ class PartitionCalls(AdminCalls):
         LATEST is the high watermark; with `read_committed` the last stable offset; with `log_end` the leader's log end
         offset, which brokers return to the replica id -2 (`ListOffsetsRequest.DEBUGGING_REPLICA_ID`). Offset -1: no
         record is that recent. With `in_current_epoch` the request carries the leader epoch of the newest metadata, so
-        that only the leader of that epoch answers (KIP-320); `leader_epochs` gives the epochs instead. `timeout_s`
-        bounds all attempts (default: request timeout).
+        that only the leader of that epoch answers (KIP-320); `leader_epochs` gives the epochs instead. `log_end` includes
+        it: without an epoch, followers answer requests of replica -2. `timeout_s` bounds all attempts (default: request
+        timeout).
         """
         min_version = max((_MIN_LIST_OFFSETS.get(timestamp, 2) for timestamp in timestamps.values()), default=2)
 
         def request(partitions: list[TopicPartition], request_timeout_s: float) -> Any:
             epochs: Mapping[TopicPartition, int] = leader_epochs or {}
-            if in_current_epoch:
+            if in_current_epoch or (log_end and leader_epochs is None):
                 epochs = self._leader_epochs(partitions, request_timeout_s)
             topics = [
                 ListOffsetsRequest.ListOffsetsTopic(

@@ -62,7 +62,7 @@ class TopicCalls(AdminCalls):
                 timeout_ms=int(timeout_s * 1000),
                 validate_only=validate_only,
             )
-            answer = self.cluster.send(None, request, timeout_s=timeout_s)
+            answer = self.cluster.send_to_controller(request, timeout_s=timeout_s)
             return {
                 topic.name: self._outcome("Topic", topic.name, topic.error_code, topic.error_message)
                 for topic in answer.topics
@@ -82,7 +82,7 @@ class TopicCalls(AdminCalls):
                 for name in names
             ]
             request = CreatePartitionsRequest(topics=topics, timeout_ms=int(timeout_s * 1000), validate_only=False)
-            answer = self.cluster.send(None, request, timeout_s=timeout_s)
+            answer = self.cluster.send_to_controller(request, timeout_s=timeout_s)
             return {
                 topic.name: self._outcome("Topic", topic.name, topic.error_code, topic.error_message)
                 for topic in answer.results
@@ -101,7 +101,7 @@ class TopicCalls(AdminCalls):
                 topic_names=topics,
                 timeout_ms=int(timeout_s * 1000),
             )
-            answer = self.cluster.send(None, request, timeout_s=timeout_s)
+            answer = self.cluster.send_to_controller(request, timeout_s=timeout_s)
             return {
                 topic.name: self._outcome("Topic", topic.name, topic.error_code, topic.error_message)
                 for topic in answer.responses

@@ -335,8 +335,8 @@ class Consumer:
             self._resolve_at_s = 0.0
         except (BrokerFailure, ConnectFailure) as failure:
             gone = isinstance(failure, BrokerFailure) and failure.stale_metadata
-            stale = isinstance(failure, BrokerFailure) and failure.code in _STALE
-            if not failure.retriable and not gone and not stale:
+            passing = isinstance(failure, BrokerFailure) and failure.code in {*_STALE, ErrorCode.UNKNOWN_SERVER_ERROR}
+            if not failure.retriable and not gone and not passing:
                 raise
             if gone:
                 with self._changed:

@@ -53,8 +53,10 @@ class _PartitionState:
     requested: tuple[int, int] | None = None
     paused: bool = False
     chunks: deque[Fetched] = field(default_factory=deque)
-    #: Whether the position was lost because its offset does not exist.
+    #: Whether the offset to fetch does not exist. What was fetched before is returned, then the position is reset.
     out_of_range: bool = False
+    #: Where the log was truncated; `Fetcher.take` reads again from there.
+    truncated: int | None = None
 
     # Accessed by the consumer's user only.
     #: Next offset to return.
@@ -127,7 +129,11 @@ class Fetcher:
 
     def without_position(self) -> dict[TopicPartition, bool]:
         """Partitions that cannot be read before `seek`; True: because the offset of their position does not exist."""
-        return {tp: state.out_of_range for tp, state in self._partitions.items() if state.fetch is None}
+        return {
+            tp: state.out_of_range
+            for tp, state in self._partitions.items()
+            if state.fetch is None and not state.has_more
+        }
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
         """Set the position and drop what was read ahead."""
@@ -154,11 +160,16 @@ class Fetcher:
     @property
     def is_ready(self) -> bool:
         """Whether `take` may have records."""
-        return any(state.has_more and not state.paused for state in self._partitions.values())
+        return any(
+            state.truncated is not None or (state.has_more and not state.paused) for state in self._partitions.values()
+        )
 
     def take(self, limit: int) -> list[ConsumerRecord]:
         """Up to ``limit`` records in order within each partition. Raises CorruptBatch."""
         with self._changed:
+            for tp, state in self._partitions.items():
+                if state.truncated is not None:
+                    self.seek(tp, min(state.position or 0, state.truncated))
             states = [(tp, state) for tp, state in self._partitions.items() if not state.paused and state.has_more]
             self._turn += 1
         taken: list[ConsumerRecord] = []
@@ -212,6 +223,7 @@ class Fetcher:
     def _empty(state: _PartitionState) -> None:
         state.requested = None
         state.out_of_range = False
+        state.truncated = None
         state.last_epoch = -1
         state.chunks.clear()
         state.batches = None
@@ -250,8 +262,15 @@ class Fetcher:
             offsets: dict[TopicPartition, int] = {}
             epochs: dict[TopicPartition, int] = {}
             for tp, state in self._partitions.items():
-                if state.fetch is not None and not state.paused and not state.chunks and tp not in in_flight:
-                    state.requested = offsets[tp], epochs[tp] = state.fetch, state.last_epoch
+                if (
+                    state.fetch is None
+                    or state.truncated is not None
+                    or state.paused
+                    or state.chunks
+                    or tp in in_flight
+                ):
+                    continue
+                state.requested = offsets[tp], epochs[tp] = state.fetch, state.last_epoch
         self._reader.send(offsets, self._limits, last_epochs=epochs)
         answers = self._reader.receive(_IDLE_S, wake=self._wake_read)
         if not answers:
@@ -274,18 +293,17 @@ class Fetcher:
             code = answer.code if isinstance(answer, BrokerFailure) else None
             if code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 self._log.info("offset out of range", partition=str(tp), offset=state.fetch)
-                state.fetch = None
-                self._empty(state)
+                state.fetch = state.requested = None
                 state.out_of_range = True
-            elif not answer.retriable:
+            elif not answer.retriable and code != ErrorCode.UNKNOWN_SERVER_ERROR:  # as FetchCollector of Java
                 self._fail(answer)
             elif code in _GONE:
                 self._on_gone()
         elif answer.diverging is not None:
             end = answer.diverging[1]
             self._log.warning("the log was truncated before the position", partition=str(tp), offset=end)
-            state.fetch = state.position = min(state.fetch, end)
-            self._empty(state)
+            state.requested = None
+            state.truncated = end
         elif len(answer.records):
             after, epoch = end_of(answer.records)
             if after is not None:

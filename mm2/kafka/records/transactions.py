@@ -10,10 +10,13 @@ import heapq
 import struct
 from collections.abc import Iterable
 
+from mm2.kafka.errors import CorruptBatch
 from mm2.kafka.records.batch import HEADER_BYTES, BatchHeader, BatchView
+from mm2.kafka.records.codec import decompress
 from mm2.kafka.records.record import read_varint
 
 _ABORT = 0
+_MARKER_BYTES = 4096
 
 
 class AbortedTransactions:
@@ -42,8 +45,13 @@ def control_type(header: BatchHeader, data: memoryview) -> int | None:
     """Type of the control record: 0 abort, 1 commit; None for anything else."""
     if not header.records_count:
         return None
-    records = bytes(data[HEADER_BYTES : HEADER_BYTES + 64])
     try:
+        # Kafka does not compress markers, and its clients read compressed ones.
+        records = (
+            decompress(header.codec, data[HEADER_BYTES:], _MARKER_BYTES)
+            if header.codec
+            else bytes(data[HEADER_BYTES : HEADER_BYTES + 64])
+        )
         _, at = read_varint(records, 0)
         _, at = read_varint(records, at + 1)
         _, at = read_varint(records, at)
@@ -51,6 +59,6 @@ def control_type(header: BatchHeader, data: memoryview) -> int | None:
         if size < 4:
             return None
         _, kind = struct.unpack_from(">hh", records, at)
-    except (IndexError, struct.error):
+    except (IndexError, struct.error, CorruptBatch):
         return None
     return int(kind)

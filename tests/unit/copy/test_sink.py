@@ -45,7 +45,7 @@ class Line:
         self.requests: list[list[tuple[int, int]]] = []  # (sequence, records) of each batch
         self.transactional: list[list[bool]] = []
         self.connection = SimpleNamespace(
-            next_correlation_id=lambda: 1, client_id="c", maybe_reauthenticate=lambda: None, session_is_over=False
+            next_correlation_id=lambda: 1, client_id="c", maybe_reauthenticate=lambda **_: None, session_is_over=False
         )
         self._sink = sink
         self.broker = sink._brokers.setdefault(BrokerAddress(node, 0), _TargetBroker(node, 0))

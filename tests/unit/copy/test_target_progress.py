@@ -369,7 +369,7 @@ def answering(target: Target, *answers: memoryview) -> None:
     waiting = [*answers]
     look_up._cluster.leader = lambda _topic, _partition: 1
     look_up._cluster.open_connection = lambda _node: SimpleNamespace(
-        maybe_reauthenticate=lambda: None,
+        maybe_reauthenticate=lambda **_: None,
         version_of=lambda _request, most: most,
         next_correlation_id=lambda: 0,
         client_id="c",

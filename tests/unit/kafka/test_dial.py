@@ -1,4 +1,7 @@
+import contextlib
 import socket
+import struct
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -6,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from mm2.kafka import dial
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.connection import Connection
-from mm2.kafka.errors import DnsFailure, RefusedFailure, TimeoutFailure, TlsFailure
+from mm2.kafka.errors import DnsFailure, RefusedFailure, TimeoutFailure, TlsFailure, TlsInterrupted
+from mm2.kafka.pool import Pool
 from mm2.kafka.settings import ClientSettings, Tls
+from tests.fuzz.hostile_broker import HostileBroker
 
 SETTINGS = ClientSettings(bootstrap=(("127.0.0.1", 1),))
 
@@ -56,6 +62,44 @@ def test_a_key_store_being_replaced_fails_only_this_connection(
         Connection.open("127.0.0.1", unresponsive_port, settings, timeout_s=5, cluster="A")
     assert str(store) in str(raised.value)
     assert not raised.value.is_final
+
+
+@pytest.mark.parametrize("resets", [True, False], ids=["reset", "closed"])
+def test_a_broker_that_stops_during_the_handshake_is_asked_again(resets: bool) -> None:
+    """Consumers end for good after a failure that is not retriable."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def stop() -> None:
+            accepted, _ = server.accept()
+            with accepted:
+                accepted.recv(1 << 16)
+                if resets:
+                    accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+        thread = threading.Thread(target=stop)
+        thread.start()
+        settings = replace(SETTINGS, security_protocol="SSL", tls=Tls())
+        with pytest.raises(TlsInterrupted, match="listener without TLS") as raised:
+            Connection.open("127.0.0.1", server.getsockname()[1], settings, timeout_s=60)
+        thread.join(60)
+    assert raised.value.retriable
+
+
+def test_the_next_address_of_a_name_is_tried_after_a_failure(
+    unresponsive_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first address accepts connections and does not respond, as a frozen broker behind a name of all brokers."""
+    with contextlib.closing(HostileBroker(1, honesty=1.0)) as broker:
+        addresses = [(socket.AF_INET, ("127.0.0.1", port)) for port in (unresponsive_port, broker.port)]
+        monkeypatch.setattr(dial, "_lookup", lambda *_: addresses)
+        settings = replace(SETTINGS, bootstrap=(("brokers", 9092),), connection_setup_timeout_ms=100)
+        pool = Pool(settings, "A")
+        with pytest.raises(TimeoutFailure):
+            pool.open(("brokers", 9092), time.monotonic() + 60)
+        settings = replace(settings, connection_setup_timeout_ms=60_000)
+        pool._settings = replace(settings, connection_setup_timeout_max_ms=60_000)
+        pool.open(("brokers", 9092), time.monotonic() + 60).close()
+        pool.close()
 
 
 def test_preflight_reports_the_most_specific_failure(unresponsive_port: int) -> None:

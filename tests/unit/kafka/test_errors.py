@@ -10,8 +10,11 @@ from mm2.kafka.errors import (
     ConnectFailure,
     CorruptBatch,
     KafkaFailure,
+    RefusedFailure,
     TlsFailure,
+    TlsInterrupted,
     UnsupportedVersion,
+    is_unavailable,
 )
 from mm2.kafka.structs import topic_id_bytes, topic_id_text
 
@@ -36,6 +39,7 @@ def test_retriable_like_java() -> None:
     assert ErrorCode.TOPIC_AUTHORIZATION_FAILED not in RETRIABLE
     assert ConnectFailure("x").retriable
     assert not TlsFailure("x").retriable
+    assert TlsInterrupted("x").retriable
     assert not AuthenticationFailure("x").retriable
 
 
@@ -44,6 +48,12 @@ def test_rejections_by_a_broker_are_final_and_connection_errors_are_not() -> Non
     assert CorruptBatch("x").is_final
     for passing in (BrokerFailure.of(ErrorCode.NOT_COORDINATOR), TlsFailure("x"), AuthenticationFailure("x")):
         assert not passing.is_final
+
+
+def test_a_start_waits_only_for_a_cluster_that_does_not_answer() -> None:
+    assert is_unavailable(RefusedFailure("x"))
+    for failure in (TlsInterrupted("x"), TlsFailure("x"), AuthenticationFailure("x"), BrokerFailure.of(16)):
+        assert not is_unavailable(failure)
 
 
 @pytest.mark.parametrize("failure", [BrokerFailure.of(16), UnsupportedVersion.of(35, "no"), AuthenticationFailure("x")])

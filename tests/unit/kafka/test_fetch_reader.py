@@ -541,14 +541,72 @@ def test_a_truncated_log_moves_a_consumer_back() -> None:
     consumer.fetcher.assign([T0])
     consumer.fetcher.seek(T0, 9)
     consumer.fetcher._round()
+    assert consumer.fetcher.is_ready
+    assert consumer.values() == []
     assert consumer.fetcher.position(T0) == 2
+    assert not consumer.fetcher.is_ready
     consumer.close()
+
+
+def test_records_before_a_truncation_are_not_skipped() -> None:
+    """The fetched offset is ahead of the position: records of a response have not been returned yet."""
+    cluster, client = cluster_of({T0: 1})
+    cluster.batches[T0] = [batch(0, b"a", b"b", b"c", b"d")]
+    consumer = Consumer(client)
+    consumer.fetcher.assign([T0])
+    consumer.fetcher.seek(T0, 0)
+    consumer.fetcher._round()
+    assert consumer.values(1) == [b"a"]
+    cluster.diverging[T0] = (3, 3)
+    cluster.batches[T0] = [batch(0, b"a", b"b", b"c", b"x")]
+    consumer.fetcher._round()
+    returned = consumer.values()
+    consumer.fetcher._round()
+    assert returned + consumer.values() == [b"b", b"c", b"x"]
+    consumer.close()
+
+
+def test_records_that_were_fetched_are_returned_before_an_offset_out_of_range() -> None:
+    cluster, client = cluster_of({T0: 1})
+    cluster.batches[T0] = [batch(0, b"a", b"b")]
+    consumer = Consumer(client)
+    consumer.fetcher.assign([T0])
+    consumer.fetcher.seek(T0, 0)
+    consumer.fetcher._round()
+    assert consumer.values(1) == [b"a"]
+    cluster.batches[T0] = [batch(9, b"c")]
+    consumer.fetcher._round()
+    assert consumer.fetcher.without_position() == {}
+    assert consumer.values() == [b"b"]
+    assert consumer.fetcher.without_position() == {T0: True}
+    consumer.close()
+
+
+def test_a_response_to_another_request_is_rejected() -> None:
+    """A response that arrives late must not be read as that to the next request."""
+    cluster, client = cluster_of({T0: 1})
+    cluster.batches[T0] = [batch(0, b"a")]
+    answer = cluster.answer
+
+    def late(node: int, frame: bytes) -> bytes:
+        valid = bytearray(answer(node, frame) or b"")
+        valid[7] ^= 1
+        return bytes(valid)
+
+    cluster.answer = late  # type: ignore[method-assign]
+    reader = FetchReader(client)
+    reader.send({T0: 0}, LIMITS)
+    (failure,) = reader.receive(1.0).values()
+    assert isinstance(failure, CorruptBatch)
+    assert reader.in_flight == frozenset()
+    reader.close()
 
 
 def test_failures_of_a_consumer() -> None:
     cluster, client = cluster_of({T0: 1})
     unknown, forbidden = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    cluster.errors[T0] = [ErrorCode.NOT_LEADER_OR_FOLLOWER, unknown, forbidden]
+    passing = [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_SERVER_ERROR, unknown]
+    cluster.errors[T0] = [*passing, forbidden]
     consumer = Consumer(client)
     consumer.fetcher.assign([T0])
     consumer.fetcher.seek(T0, 0)

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from mm2.kafka import pool as pool_module
-from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.errors import KafkaFailure, TimeoutFailure
 from mm2.kafka.pool import Pool
 from mm2.kafka.settings import ClientSettings
 from mm2.sandbox.ports import free_ports
@@ -45,3 +45,20 @@ def test_failures_of_ever_new_addresses_are_forgotten(monkeypatch: pytest.Monkey
             pool.open(address, time.monotonic() + 60)
     assert [pool.preference(address) for address in addresses] == [1, 1, 1, 2, 2, 2]
     pool.close()
+
+
+def test_the_idle_connections_to_a_broker_that_does_not_answer_are_closed() -> None:
+    """A load balancer may have dropped all of them without a notice: each would cost request.timeout.ms."""
+    pool = new_pool()
+    with contextlib.ExitStack() as stack:
+        stack.callback(pool.close)
+        one, other = (stack.enter_context(contextlib.closing(HostileBroker(seed, honesty=1.0))) for seed in range(2))
+        addresses = [("127.0.0.1", broker.port) for broker in (one, other)]
+        deadline = time.monotonic() + 60
+        first, second, third = (pool.take(address, deadline) for address in (addresses[0], *addresses))
+        for connection in (second, third):
+            pool.give_back(connection)
+        with pytest.raises(TimeoutFailure), pool.lent(first):
+            raise TimeoutFailure("no answer")
+        assert [connection.closed for connection in (first, second, third)] == [True, True, False]
+        assert [pool.preference(address) for address in addresses] == [2, 0]

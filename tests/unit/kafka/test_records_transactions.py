@@ -149,3 +149,12 @@ def test_types_of_markers() -> None:
     log.abort(1)
     views = list(iter_batches(memoryview(log.data)))
     assert [control_type(view.header, view.data) for view in views if view.header] == [1, 0]
+
+
+def test_a_compressed_marker_is_read() -> None:
+    """Kafka does not compress markers; its clients read compressed ones."""
+    marker = Record(struct.pack(">hh", 0, 0), bytes(6), timestamp=1)
+    data = encode_batch([marker], codec="zstd", producer=(1, 0, 0), attributes=TRANSACTIONAL | CONTROL)
+    (view,) = iter_batches(memoryview(data))
+    assert view.header is not None
+    assert control_type(view.header, view.data) == 0

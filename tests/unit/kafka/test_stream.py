@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import ssl
 import struct
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any, cast
 
 import pytest
 
@@ -167,3 +170,28 @@ def test_a_web_server_is_detected(pair: Pair) -> None:
     pair[1].sendall(b"HTTP/1.1 400 Bad Request\r\n")
     with pytest.raises(CorruptBatch, match="web server"):
         client.receive_frame(bytearray(10), timeout_s=1)
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_tls_error_is_a_rejection_only_before_the_first_byte(answered: bool) -> None:
+    """With TLS 1.3 a broker checks our certificate after our side of the handshake. Later the connection is damaged."""
+
+    class DamagedSocket:
+        def __init__(self, pair: socket.socket) -> None:
+            self.fileno, self.close = pair.fileno, pair.close
+            self.first = b"x" if answered else b""
+
+        def recv_into(self, view: memoryview) -> int:
+            if self.first:
+                view[:1], self.first = self.first, b""
+                return 1
+            error = ssl.SSLError(1, "ssl/tls alert bad record mac")
+            error.reason = "SSLV3_ALERT_BAD_RECORD_MAC"  # as the library sets it
+            raise error
+
+    with contextlib.closing(socket.socket()) as sock:
+        stream = Stream(cast(Any, DamagedSocket(sock)), "broker b:1")
+        with pytest.raises(DisconnectedFailure if answered else TlsFailure) as raised:
+            stream.read_into(memoryview(bytearray(2)), time.monotonic() + 1)
+    assert raised.value.retriable is answered
+    assert stream.closed
