@@ -6,16 +6,17 @@ import socket
 import struct
 import zlib
 from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from mm2.kafka.connection import Connection
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure, RefusedFailure
-from mm2.kafka.records.batch import iter_batches
+from mm2.kafka.records.batch import BatchView, iter_batches
 from mm2.kafka.records.visibility import last_offset
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.stream import Buffer, Stream
-from mm2.kafka.structs import Metadata, PartitionInfo, TopicInfo, TopicPartition
+from mm2.kafka.structs import EARLIEST, Metadata, PartitionInfo, TopicInfo, TopicPartition
 from mm2.kafka.wire import fetch
 from tests.simulation.protocol import FetchCall, Share, fetch_answer, fetch_call, head_of
 
@@ -118,6 +119,30 @@ class FetchCluster:
         self.in_use.remove(connection)
         connection.close()
 
+    def send(self, node: int, request: Any, *, timeout_s: float | None = None) -> Any:
+        """ListOffsets: the log start or end offset."""
+        del node, timeout_s
+        topics = [
+            SimpleNamespace(
+                name=topic.name,
+                partitions=[self._listed(topic.name, one.partition_index, one.timestamp) for one in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+        return SimpleNamespace(topics=topics)
+
+    def _listed(self, topic: str, partition: int, timestamp: int) -> SimpleNamespace:
+        _, start, end = self._log(TopicPartition(topic, partition))
+        offset = start if timestamp == EARLIEST else end
+        return SimpleNamespace(
+            partition_index=partition, error_code=0, offset=offset, timestamp=-1, leader_epoch=self.epoch
+        )
+
+    def _log(self, tp: TopicPartition) -> tuple[list[BatchView], int, int]:
+        """The batches of a partition, its log start offset and its log end offset."""
+        views = [view for data in self.batches[tp] for view in iter_batches(memoryview(data))]
+        return (views, views[0].base_offset, last_offset(views[-1]) + 1) if views else (views, 0, 0)
+
     def answer(self, node: int, frame: bytes) -> bytes | None:
         head = head_of(frame)
         call = fetch_call(head, frame)
@@ -135,8 +160,7 @@ class FetchCluster:
             return Share(*tp, error=self.errors[tp].pop(0))
         if tp in self.diverging:
             return Share(*tp, diverging=self.diverging.pop(tp))
-        views = [view for data in self.batches[tp] for view in iter_batches(memoryview(data))]
-        start, end = (views[0].base_offset, last_offset(views[-1]) + 1) if views else (0, 0)
+        views, start, end = self._log(tp)
         if node != self.leaders[tp]:
             end -= self.behind
             views = [view for view in views if last_offset(view) < end]
