@@ -39,6 +39,8 @@ from mm2.kafka.wire.metadata import MetadataAnswer
 CoordinatorKind = Literal["group", "transaction"]
 _COORDINATOR_TYPES: Final[Mapping[str, int]] = {"group": 0, "transaction": 1}
 _MIN_SHARE_S: Final = 0.5
+#: How long a leader that no broker names any more is kept. Brokers learn of an election within seconds.
+_LEADER_KEPT_S: Final = 30.0
 #: When several servers failed, the first of these failures is raised: it is the most specific one.
 _TELLING: Final[tuple[type[KafkaFailure], ...]] = (
     AuthenticationFailure,
@@ -379,11 +381,12 @@ class Cluster:
         """The topic of an answer, with leaders of newer epochs that are known (Metadata.updateLatestMetadata). Needs the lock.
 
         Without topic ids a recreated topic, whose epochs begin again, cannot be told from an old answer. Leaders that no broker
-        has named for `metadata.max.age.ms` are not kept: a cluster may have been restored to an older state.
+        has named for some time are not kept: a cluster may have been restored to an older state.
         """
         known = self._topics.get(info.name)
         is_same = known is not None and info.topic_id != "" and known.info.topic_id == info.topic_id
-        if known is None or not is_same or now - known.confirmed_s > self.settings.metadata_max_age_ms / 1000:
+        kept_s = min(_LEADER_KEPT_S, self.settings.metadata_max_age_ms / 1000)
+        if known is None or not is_same or now - known.confirmed_s > kept_s:
             return _KnownTopic(info, now, now)
         newer = {
             index: partition
