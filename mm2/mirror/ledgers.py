@@ -65,6 +65,9 @@ class Ledgers:
         self._reading: LedgerLog | None = None
         self._stopped = False
         self._own: _Read | None = None
+        self._own_id = ""  # of the topic that was read last
+        #: How often the flow's own ledger was deleted and created again, as far as `own` has seen: its notes are lost.
+        self.losses = 0
         # By side and ledger topic: topic id and end offset at the last read, and the notes by kind.
         self._read_before: dict[tuple[Side, str], tuple[tuple[str, int], dict[str, Notes]]] = {}
 
@@ -77,6 +80,9 @@ class Ledgers:
         topic = ledger_topic(self._clients.source_alias)
         topic_id = self._topic_id(topic, self._target_admin)
         before, self._own = self._own, None
+        if topic_id:
+            self.losses += self._own_id not in {"", topic_id}
+            self._own_id = topic_id
         now_s = time.monotonic()
         is_same = before is not None and before.topic_id == topic_id != "" and now_s - before.as_of_s < _FRESH_S
         known = (before.ledger, before.positions) if before is not None and is_same else None
@@ -86,11 +92,11 @@ class Ledgers:
 
     def was_recreated(self) -> bool:
         """Whether another topic has the name of the flow's own ledger since the last read. Raises KafkaFailure."""
-        known, topic = self._own, ledger_topic(self._clients.source_alias)
+        topic = ledger_topic(self._clients.source_alias)
         answer = self._target_admin.describe_topics([topic])[topic]
-        if known is None or vanished(answer):
+        if not self._own_id or vanished(answer):
             return False
-        return value_of(answer).topic_id not in {"", known.topic_id}
+        return value_of(answer).topic_id not in {"", self._own_id}
 
     def exists(self) -> bool:
         """Whether the flow's own ledger exists. Raises KafkaFailure if that is not known."""

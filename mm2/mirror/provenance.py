@@ -32,7 +32,7 @@ from mm2.kafka.admin import Admin
 from mm2.kafka.errors import KafkaFailure
 from mm2.mirror.discovery import vanished
 from mm2.mirror.ledgers import PROVENANCE_NOTE, Ledgers, Notes
-from mm2.mirror.promotions import PROMOTED_NOTE, promoted, promotions
+from mm2.mirror.promotions import PROMOTED_NOTE, Promotion, promoted, promotions
 from mm2.mirror.recurring_errors import RecurringErrors
 from mm2.mirror.selection import TopicSelection
 
@@ -86,6 +86,8 @@ class Provenance:
         default_factory=dict, init=False
     )  # claims in the ledger, as far as known
     _until_ms: int = field(default=0, init=False)
+    _promotions: dict[str, Promotion] = field(default_factory=dict, init=False)
+    _losses: int = field(default=0, init=False)  # of the ledger, when its promotions were read
 
     def allowed(self, topics: Collection[str]) -> tuple[set[str], bool]:
         """The topics of the source that may be copied, and whether the decision is final for now.
@@ -176,7 +178,14 @@ class Provenance:
     def _promoted(self, *, must_know: bool) -> set[str]:
         """The promoted topics in the flow's ledger. Raises KafkaFailure if they cannot be read now but may be soon."""
         try:
-            return set(promoted(self.ledgers.own()))
+            found = promoted(self.ledgers.own())
+            if self._losses != self.ledgers.losses:
+                # The next process would copy the topics again, into those that applications write to.
+                lost = {topic: one for topic, one in self._promotions.items() if topic not in found}
+                self.ledgers.write([one.record() for one in lost.values()])
+                found |= lost
+            self._promotions, self._losses = found, self.ledgers.losses
+            return set(found)
         except KafkaFailure as failure:
             if must_know:
                 self._do_without(failure)

@@ -76,6 +76,7 @@ class TopicAcls:
     denied: Callable[[], Collection[AclBinding]] = tuple
     # The ACLs that we have created, with their notes; None while they are not known.
     _created: dict[AclBinding, Mapping[str, Any]] | None = field(default=None, init=False)
+    _losses: int = field(default=0, init=False)  # of the ledger, when all notes were in it
     _logged: set[AclBinding] = field(default_factory=set, init=False)
     _hint_given: bool = field(default=False, init=False)
 
@@ -102,7 +103,11 @@ class TopicAcls:
         if plan.remove is not None:
             noted = {**{acl: plan.create[acl] for acl in created}, **plan.note}
             notes = {acl: {"of": fields_of(of), "cluster": plan.cluster_id} for acl, of in noted.items()}
-            self._note({**notes, **dict.fromkeys(plan.leave)})
+            losses = self.ledgers.losses
+            # Without its note, the next process would take an ACL for that of another client, and never delete it.
+            lost = self._notes() if losses != self._losses else {}
+            self._note({**lost, **notes, **dict.fromkeys(plan.leave)})
+            self._losses = losses
             removed = self._remove(plan.remove, plan.there)
         return removed and len(created) == len(plan.create)
 
@@ -230,6 +235,7 @@ class TopicAcls:
             return False
         self.recurring.resolve(subject)
         self._created = {acl: value for name, value in notes.items() if (acl := acl_of(name)) is not None}
+        self._losses = self.ledgers.losses
         return True
 
     def _notes(self) -> dict[AclBinding, Mapping[str, Any]]:

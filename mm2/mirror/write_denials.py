@@ -159,6 +159,7 @@ class WriteDenials:
     keeps: Callable[[str], bool]
     _noted: dict[AclBinding, str] = field(default_factory=dict, init=False)
     _is_read: bool = field(default=False, init=False)
+    _losses: int = field(default=0, init=False)  # of the ledger, when it was read
     _is_checked: bool = field(default=False, init=False)
     # Denials that took WRITE away from the flow, with the reason.
     _harmful: dict[AclBinding, str] = field(default_factory=dict, init=False)
@@ -224,7 +225,13 @@ class WriteDenials:
 
     def _read(self) -> Ledger:
         ledger = self.ledgers.own()
-        self._noted, self._is_read = noted_denials(ledger), True
+        noted = noted_denials(ledger)
+        if self._is_read and self._losses != self.ledgers.losses:
+            # Without their notes, a failover would not delete the denials, and no application could write.
+            lost = {acl: topic for acl, topic in self._noted.items() if acl not in noted}
+            self.ledgers.write([denial_note(acl, topic) for acl, topic in lost.items()])
+            noted |= lost
+        self._noted, self._is_read, self._losses = noted, True, self.ledgers.losses
         return ledger
 
     def _there(self) -> set[AclBinding]:

@@ -637,15 +637,16 @@ def test_progress_is_read_while_a_report_arrives() -> None:
         batch = stage.next()
         stage.begun(batch)
         report(batch, row(T0, 5))
-        total: Any = lane._total
+        read: Any = lane
+        total = lane._total
 
-        def interrupted(found: PartitionProgress) -> Any:
+        def interrupted(found: PartitionProgress) -> PartitionProgress:
             report(batch, row(T1, 7))
             return total(found)
 
-        lane._total = interrupted  # type: ignore[method-assign]
+        read._total = interrupted
         assert [found.position for found in lane.progress()] == [5]
-        lane._total = total  # type: ignore[method-assign]
+        read._total = total
         assert [found.position for found in lane.progress()] == [5, 7]
 
 

@@ -9,6 +9,7 @@ from mm2.kafka.records.record import Record
 from mm2.mirror.filters import DefaultTopicFilter
 from mm2.mirror.ledgers import PROVENANCE_NOTE, Notes
 from mm2.mirror.policy import IdentityReplicationPolicy
+from mm2.mirror.promotions import Promotion, promoted, withdrawn
 from mm2.mirror.provenance import Path, Provenance, extended, gives_way, loops
 from mm2.mirror.recurring_errors import RecurringErrors
 from mm2.mirror.selection import TopicSelection
@@ -48,9 +49,11 @@ class TwoLedgers:
 
     def __init__(self, own: list[Ledger], opposite: list[Ledger]) -> None:
         self._own, self._opposite = own, opposite  # lists of one, which the other flow shares
-        self._read: Ledger | None = None
+        self._read = own[0]
+        self.losses = 0
 
     def own(self) -> Ledger:
+        self.losses += self._own[0] is not self._read
         self._read = self._own[0]
         return self._own[0]
 
@@ -91,3 +94,21 @@ def test_claims_that_the_ledger_lost_are_written_again() -> None:
     assert set(there[0].notes(PROVENANCE_NOTE)) == {(), ("orders",)}
     assert opposite.allowed({"orders"}) == (set(), True)
     assert forth.renew()
+
+
+def test_promotions_that_the_ledger_lost_are_written_again() -> None:
+    """Otherwise the next process would copy the topic into one that applications write to."""
+    own = [Ledger()]
+    ledgers = TwoLedgers(own, [Ledger()])
+    promotion = Promotion("orders", "orders", "failover", 5)
+    ledgers.write([promotion.record()])
+    found = flow("A", "B", ledgers)
+    found.allowed({"orders"})
+    assert found.handed_over == {"orders"}
+    own[0] = Ledger()
+    found.allowed({"orders"})
+    assert found.handed_over == {"orders"}
+    assert promoted(own[0]) == {"orders": promotion}
+    ledgers.write([withdrawn("orders")])
+    found.allowed({"orders"})
+    assert found.handed_over == set(), "a failback is no loss"

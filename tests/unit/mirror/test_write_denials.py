@@ -84,6 +84,7 @@ class Target:
     def __init__(self, *acls: AclBinding) -> None:
         self.acls = set(acls)
         self.ledger = Ledger()
+        self.losses = 0
         self.created: list[AclBinding] = []
         self.before_creation: Any = lambda: None
         self.failure: BrokerFailure | None = None
@@ -92,6 +93,11 @@ class Target:
 
     def own(self) -> Ledger:
         return self.ledger
+
+    def lose_ledger(self) -> None:
+        """It is deleted, and created again."""
+        self.ledger = Ledger()
+        self.losses += 1
 
     def write(self, records: Iterable[Record]) -> None:
         for record in records:
@@ -383,3 +389,29 @@ def test_a_flow_back_does_not_copy_denials_to_topics_of_the_same_name() -> None:
     target.notes_of_source = lambda kind, _admin: iter([into_source.notes(kind)])  # type: ignore[attr-defined]
     target.notes_of_others = lambda _kind: iter(())  # type: ignore[attr-defined]
     assert [*acl_sync(source, target, denials).plan(["t"]).create] == []
+
+
+def test_denials_that_the_ledger_lost_are_noted_again() -> None:
+    """Otherwise a failover would leave them, and no application could write."""
+    target = Target(OURS, GRANT)
+    denials = denials_of(target)
+    denials.ensure(["t"])
+    target.lose_ledger()
+    denials.ensure(["t"])
+    assert noted_denials(target.ledger) == {DENIAL: "t"}
+    promote(target)
+    denials.ensure(["t"])
+    assert DENIAL not in target.acls
+
+
+def test_acls_that_the_ledger_lost_are_noted_again() -> None:
+    """Otherwise the next process would not delete them when they are deleted on the source."""
+    read = grant(operation=AclOperation.READ)
+    target, source = Target(OURS), Source(dataclasses.replace(read, resource_name="t"))
+    first = acl_sync(source, target, denials_of(target))
+    first.sync(["t"])
+    target.lose_ledger()
+    first.sync(["t"])
+    source.acls.clear()
+    acl_sync(source, target, denials_of(target)).sync(["t"])
+    assert read not in target.acls
