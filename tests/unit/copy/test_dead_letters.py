@@ -12,6 +12,7 @@ from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.dead_letters import DeadLetters, Quarantine
 from mm2.copy.executor.losses import Losses
 from mm2.copy.executor.outbox import OutboxState, OutgoingBatch
+from mm2.copy.executor.outgoing_records import CopiedRange
 from mm2.copy.executor.target_progress import TargetProgress
 from mm2.copy.session import UNBOUNDED, Mark, Start
 from mm2.copy.states import PartitionState
@@ -291,8 +292,12 @@ def test_acknowledged_at_once_both_end_the_session_once() -> None:
     scene = TakenOver()
     scene.rejected(of_3(50, 1))
     corrupt(scene, 51)
-    written, scene.letters.written = scene.letters.written, []
-    play(scene, lambda: [acknowledge() for acknowledge in written])
+
+    def both() -> None:
+        while scene.letters.written:
+            scene.letters.written.pop(0)()
+
+    play(scene, both)
     assert (scene.producer, scene.cursor.window.mark, scene.asked) == (NEXT, Mark(51, 150, 0), [])
 
 
@@ -394,3 +399,15 @@ def test_a_session_does_not_end_before_the_records_that_a_predecessor_has_copied
     scene.written()
     bench.fetch(of_epoch(batch(52, 2), 0), end=60)
     assert (cursor.window.mark, bench.gaps["quarantined"]) == (Mark(54, -1, 54), 2)
+
+
+def test_a_corrupt_batch_at_the_end_of_what_a_predecessor_has_copied_counts() -> None:
+    """Offsets are preserved. Otherwise the entries that follow would name fewer records than the session has on the target."""
+    bench = Bench(0, target=0)
+    letters = Recorded()
+    bench.owner.corrupt = letters.quarantine.corrupt  # type: ignore[method-assign, assignment]
+    bench.cursor.outgoing.there = CopiedRange(4, 4)
+    for _ in range(2):
+        bench.fetch(batch(0, 2), spoiled(batch(2, 2)))
+    letters.written.pop()()
+    assert (bench.cursor.outgoing.there, bench.cursor.window.mark.records, letters.marks[0].source) == (None, 4, 4)
