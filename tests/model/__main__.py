@@ -13,6 +13,7 @@ from tests.model.catalogue import (
     NEEDED_BY_COMMITS,
     NEEDED_BY_ENDING,
     NEEDED_BY_READING,
+    NEEDED_BY_REJECTING,
     SHORTCUT,
     without,
 )
@@ -46,7 +47,7 @@ def main() -> int:
     ]
     for finding, (model, _, _) in FINDINGS.items():
         right.append(_check(f"old protocol, finding {finding}"[:58], model, holds=False))
-    for rule in (*NEEDED, *NEEDED_BY_COMMITS, *NEEDED_BY_READING, *NEEDED_BY_ENDING):
+    for rule in (*NEEDED, *NEEDED_BY_COMMITS, *NEEDED_BY_READING, *NEEDED_BY_ENDING, *NEEDED_BY_REJECTING):
         model = without(rule)
         right.append(_check(model.name.partition(" [")[0], model, holds=False))
     for assumption, bounds in ASSUMED.items():

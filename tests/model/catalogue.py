@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.model import committing, ending, reading, sending
+from tests.model import committing, ending, reading, rejecting, sending
 from tests.model.checker import Model
 from tests.model.committing import Committing
 from tests.model.ending import Ending
 from tests.model.reading import Reading
+from tests.model.rejecting import Rejecting
 from tests.model.sending import Sending
 
 OLD, YOUNG = True, False  # old: its producer may be forgotten; young
@@ -115,6 +116,15 @@ NEEDED_BY_ENDING: dict[str, ending.Bounds] = {
     "s6_first": ending.Bounds(),
 }
 
+NEEDED_BY_REJECTING: dict[str, rejecting.Bounds] = {
+    "s9_source": rejecting.Bounds(3, (), 1, 0, 1),
+    "s9_letter": rejecting.Bounds(3, (0,), 1),
+    "s9_own": rejecting.Bounds(3, (0,), 0, 1),
+    "s9_epoch": rejecting.Bounds(3, (), 1, 0, 1),
+    "s9_entry": rejecting.Bounds(3, (0,), 1, 1),
+    "s10": rejecting.Bounds(3, (0,), 1),
+}
+
 #: Assumptions of reading, each with a bound in which the protocol fails without it.
 ASSUMED: dict[str, reading.Bounds] = {
     "stale": reading.Bounds(2, 1, 1, stale=True),
@@ -137,6 +147,9 @@ HOLDS: list[Model] = [
     Committing(committing.Bounds(1, 4, 1, reopens=1, clean=True)),
     Committing(committing.Bounds(2, 3, 1, resets=1, clean=True)),
     Ending(ending.Bounds(3, 3, 3, 2)),
+    Rejecting(rejecting.Bounds(4, (0, 2), 2, 1)),
+    Rejecting(rejecting.Bounds(4, (1,), 2, 0, 1)),
+    Rejecting(rejecting.Bounds(3, (1,), 1, 1, 1)),
 ]
 
 LARGE: list[Model] = [
@@ -167,4 +180,7 @@ def without(rule: str) -> Model:
     if rule in NEEDED_BY_ENDING:
         rules_of_end = replace(ending.Rules(), **off)
         return Ending(NEEDED_BY_ENDING[rule], rules_of_end, label=f"ending without {rule.upper()}")
+    if rule in NEEDED_BY_REJECTING:
+        rules_of_letters = replace(rejecting.Rules(), **off)
+        return Rejecting(NEEDED_BY_REJECTING[rule], rules_of_letters, label=f"rejecting without {rule.upper()}")
     return Reading(NEEDED_BY_READING[rule], replace(reading.Rules(), **off), label=f"reading without {rule.upper()}")

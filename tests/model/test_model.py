@@ -11,6 +11,7 @@ from tests.model.catalogue import (
     NEEDED_BY_COMMITS,
     NEEDED_BY_ENDING,
     NEEDED_BY_READING,
+    NEEDED_BY_REJECTING,
     SHORTCUT,
     without,
 )
@@ -35,7 +36,9 @@ def test_the_original_protocol_has_the_known_counterexample(finding: str) -> Non
     assert step in result.violation.labels
 
 
-@pytest.mark.parametrize("rule", [*NEEDED, *NEEDED_BY_COMMITS, *NEEDED_BY_READING, *NEEDED_BY_ENDING])
+@pytest.mark.parametrize(
+    "rule", [*NEEDED, *NEEDED_BY_COMMITS, *NEEDED_BY_READING, *NEEDED_BY_ENDING, *NEEDED_BY_REJECTING]
+)
 def test_each_rule_is_needed(rule: str) -> None:
     model = without(rule)
     result = check(model, progress=rule in NEEDED_BY_READING)

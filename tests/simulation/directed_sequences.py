@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mm2.kafka.records.batch import CONTROL, TRANSACTIONAL
 from mm2.kafka.records.record import Record, encode_batch
 from tests.simulation import protocol
-from tests.simulation.directed import Schedule, _late_write, _restart
+from tests.simulation.directed import Schedule, _crash, _late_write, _restart, _start
 from tests.simulation.oracle import Violation
 from tests.simulation.scenario import DEAD_LETTERS, LARGEST_BYTES, REMOTE, TOPIC, Profile, Scenario
 from tests.simulation.storage import batch_at
@@ -147,15 +147,39 @@ def late_request_of_its_own_behind_a_dead_letter(scenario: Scenario) -> None:
     _late_behind_a_dead_letter(scenario, dies=False)
 
 
-def _slow_fetches(scenario: Scenario, node: int) -> None:
-    """A broker of the target takes a second for each Fetch request of a client."""
+def _slow(scenario: Scenario, node: int, api_key: int) -> None:
+    """A broker of the target takes a second for each of these requests of a client."""
     world, broker = scenario.world, scenario.target.brokers[node]
     handle = broker._handle
 
     def slow(link: Link, frame: bytes) -> None:
-        world.after(1.0 if protocol.head_of(frame).api_key == protocol.FETCH else 0.0, handle, link, frame)
+        world.after(1.0 if protocol.head_of(frame).api_key == api_key else 0.0, handle, link, frame)
 
     broker._handle = slow  # type: ignore[method-assign]
+
+
+def dead_letter_before_an_election(scenario: Scenario) -> None:
+    """A holder dies, and the source elects another leader. The next holder writes the last record of the old leader epoch to the
+    dead letter topic, and has read a record of the new one by then: the session ends for two reasons at once. The target is slow to
+    assign producer ids."""
+    world = scenario.world
+    _with_dead_letters(scenario)
+    scenario.produce(0, 5000)
+    world.run(world.now + 1.0)
+    _crash(scenario)
+    scenario.produce(0, 2 * LARGEST_BYTES)
+    world.run(world.now + 0.5)
+    scenario.source.move_leader((TOPIC, 0))
+    world.run(world.now + 0.5)
+    scenario.produce(0, 5000, 5000)
+    for node in scenario.target.brokers:
+        _slow(scenario, node, protocol.INIT_PRODUCER_ID)
+    _start(scenario)
+    world.run(world.now + 8.0)
+    if not _quarantined(scenario):
+        raise Violation("simulation", "nothing is written to the dead letter topic")
+    scenario.produce(0, 5000)
+    world.run(world.now + 3.0)
 
 
 def dead_letter_during_a_search(scenario: Scenario) -> None:
@@ -173,7 +197,7 @@ def dead_letter_during_a_search(scenario: Scenario) -> None:
     target.brokers[leader.broker].advance(leader)
     target.replicate(leader)
     world.run(world.now + 1.0)
-    _slow_fetches(scenario, leader.broker)
+    _slow(scenario, leader.broker, protocol.FETCH)
     scenario.produce(0, 5000, 2 * LARGEST_BYTES, 5000)
     _late_write(scenario, REMOTE, 4, 0.0)  # after two that were rejected
     world.run(world.now + 6.0)
@@ -199,6 +223,7 @@ LATE_AFTER_ITS_SUCCESSOR = Schedule(late_request_after_its_successor, _late)
 LATE_AND_UNCLEAN = Schedule(late_request_and_unclean_election, _late)
 LATE_BEHIND_A_DEAD_LETTER = Schedule(late_request_behind_a_dead_letter, _late)
 LATE_OF_ITS_OWN = Schedule(late_request_of_its_own_behind_a_dead_letter, _late_and_impatient)
+DEAD_LETTER_BEFORE_AN_ELECTION = Schedule(dead_letter_before_an_election, _late)
 DEAD_LETTER_DURING_A_SEARCH = Schedule(dead_letter_during_a_search, _late)
 
 SEQUENCES: tuple[Schedule, ...] = (
@@ -207,5 +232,6 @@ SEQUENCES: tuple[Schedule, ...] = (
     LATE_AND_UNCLEAN,
     LATE_BEHIND_A_DEAD_LETTER,
     LATE_OF_ITS_OWN,
+    DEAD_LETTER_BEFORE_AN_ELECTION,
     DEAD_LETTER_DURING_A_SEARCH,
 )

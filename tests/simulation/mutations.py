@@ -257,7 +257,7 @@ def _searched(self: Window, base: int) -> None:
 
 
 def _at_once_after(self: Window, _offset: int, then: Callable[[], None]) -> None:
-    then()
+    self.on_passed = self.position, then
 
 
 def _validated(self: Losses, cursor: Cursor) -> None:
@@ -414,7 +414,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "S9",
         "records behind a rejected one take sequences that a predecessor may have sent",
-        ((Cursor, "is_sequence_shared", lambda *_: False),),
+        ((Cursor, "is_sequence_shared", False),),
         schedule=LATE_BEHIND_A_DEAD_LETTER,
     ),
     Mutation(

@@ -18,7 +18,7 @@ import structlog
 from mm2.copy.executor import history
 from mm2.copy.executor.changes import Changer, TimeSlice
 from mm2.copy.executor.conditions import Conditions, TooLargeRecord, now_ms
-from mm2.copy.executor.fetched_batches import COMPACTED, QUARANTINED, FetchedBatches
+from mm2.copy.executor.fetched_batches import COMPACTED, FetchedBatches
 from mm2.copy.executor.gap_queue import GapQueue
 from mm2.copy.executor.outbox import Outbox, OutgoingBatch
 from mm2.copy.executor.outgoing import content_error
@@ -123,9 +123,9 @@ class Owner(Protocol):
         see `Cursor.quarantine`.
         """
 
-    def corrupt(self, cursor: Cursor, view: BatchView, error: CorruptBatch) -> bool:
-        """A batch is corrupt or over the limit; True when it is being written to the dead letter topic: `Cursor.suspended` until then,
-        see `Cursor.finish_quarantine`.
+    def corrupt(self, cursor: Cursor, view: BatchView, error: CorruptBatch, entry: SourceRange) -> bool:
+        """A batch is corrupt or over the limit, and the window is about to get this entry for it. True when it is being written to the
+        dead letter topic: `Cursor.suspended` until then, see `Cursor.finish_quarantine`.
         """
 
     def target_went_back(self, cursor: Cursor, base_offset: int) -> None:
@@ -184,7 +184,7 @@ class Cursor:
     lost: list[Lost] = field(default_factory=list)
     lost_before: int = 0  # number of ranges no longer in ``lost``
     dead_letter_outbox: Outbox | None = (
-        None  # of the dead letter topic, while a record of this partition is being written there
+        None  # of the dead letter topic, while something of the partition is being written there
     )
     ages_ms: Summary = field(default_factory=Summary)  # of live batches, when they were fetched
     latencies_ms: Summary = field(default_factory=Summary)  # and when they were acknowledged
@@ -517,25 +517,25 @@ class Cursor:
             self.owner.find_size_limit(self)
         conditions.set_write(failure, self.partition, self.window.position)
 
-    def corrupt(self, view: BatchView, error: CorruptBatch) -> bool:
+    def corrupt(self, view: BatchView, error: CorruptBatch, entry: SourceRange) -> bool:
         """A batch is corrupt or over the limit; True when it is being written to the dead letter topic."""
-        return self.owner.corrupt(self, view, error)
+        return self.owner.corrupt(self, view, error, entry)
 
-    def finish_quarantine(self) -> None:
-        """The corrupt batch has been written to the dead letter topic. Called once for each that `Owner.corrupt`
-        accepted.
+    def finish_quarantine(self, entry: SourceRange) -> bool:
+        """A corrupt batch has been written to the dead letter topic. False if the partition has begun elsewhere meanwhile: the
+        batch is read again.
         """
-        entries = self.window.entries
-        entry = next((entry for entry in entries if entry.reason == QUARANTINED and not entry.done), None)
-        if entry is not None:  # otherwise the target was truncated meanwhile: the batch is read again
-            self.outgoing.leave_out(entry)
+        if entry not in self.window.entries:
+            return False
+        self.outgoing.drop_entry(entry)
+        return True
 
-    def is_sequence_shared(self, entry: SourceRange) -> bool:
-        """Whether an unanswered request may have the sequence of a rejected batch, the first of the outbox, or a later one.
-        Then records behind it must not take its sequence (rule S9).
+    @property
+    def is_sequence_shared(self) -> bool:
+        """Whether an unanswered request may have the sequence of the next record. Then other records than the source had
+        must not take it (rule S9).
         """
-        outbox = self.outbox
-        return outbox.looked_up and (self.shares(entry.first) or outbox.doubtful_to > outbox.queue[0].end)
+        return self.outbox.looked_up and (self.shares(self.window.position) or self.outbox.is_doubtful)
 
     def quarantine(self, entry: SourceRange, reason: str) -> None:
         """The entry's records will not be on the target; later records take their sequences."""

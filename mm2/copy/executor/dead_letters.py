@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-import functools
+from collections import Counter
 from collections.abc import Callable
 
 import structlog
@@ -88,6 +88,7 @@ class Quarantine:
         self._sink = sink
         self._then = then
         self._replace_session = replace_session
+        self._unwritten: Counter[Cursor] = Counter()  # dead letters of each partition that are not acknowledged
         self._log = structlog.get_logger(__name__)
 
     @property
@@ -95,26 +96,28 @@ class Quarantine:
         """Why the dead letter topic cannot be written at the moment."""
         return self._letters.outbox.last_error
 
-    def corrupt(self, cursor: Cursor, view: BatchView, error: CorruptBatch) -> bool:
-        """Write a corrupt batch of the source, or one over the limit; False when its offsets are not known."""
-        header = view.header
-        if header is None:
-            return False
-        after = max(header.last_offset + 1, cursor.offset)
+    def corrupt(self, cursor: Cursor, view: BatchView, error: CorruptBatch, entry: SourceRange) -> bool:
+        """Write a corrupt batch of the source, or one over the limit. The window is about to get this entry for it."""
         self._log.error(
             "unreadable batch written to the dead letter topic", partition=str(cursor.partition), error=str(error)
         )
         cursor.suspended = True
-        cursor.dead_letter_outbox = self._letters.outbox
         # A predecessor may have read it intact.
-        is_shared = cursor.outbox.looked_up and cursor.shares(cursor.offset)
+        is_shared = cursor.is_counted and cursor.shares(entry.first)
 
         def written() -> None:
-            cursor.finish_quarantine()
-            # The position may pass it only when all previous records are acknowledged.
-            cursor.when_idle(lambda: self._after(cursor, release=True, is_shared=is_shared))
+            if cursor.finish_quarantine(entry):
+                # The position may pass it only when all previous records are acknowledged.
+                cursor.when_idle(lambda: self._after(cursor, release=True, is_shared=is_shared))
 
-        self._letters.batch(cursor.partition, header.base_offset, after - 1, view.data, str(error), written)
+        self._letters.batch(
+            cursor.partition,
+            view.base_offset,
+            entry.next_offset - 1,
+            view.data,
+            str(error),
+            self._when_written(cursor, written),
+        )
         return True
 
     def too_large(self, cursor: Cursor, entry: SourceRange, outgoing: OutgoingBatch) -> bool:
@@ -126,10 +129,12 @@ class Quarantine:
             records = decode_batch(BatchView(header, header.base_offset, 2, outgoing.data), cursor.limit)
         except BatchOverLimit:
             return False
+        except CorruptBatch as error:
+            return self.malformed(cursor, entry, outgoing, error)
         reason = f"{cursor.spec.target} does not accept a record of {len(outgoing.data)} bytes"
         self._log.error("record written to the dead letter topic", partition=str(cursor.partition), reason=reason)
         offset = next(entry.runs())[0]
-        self._letters.record(cursor.partition, offset, records[0], reason, self._set_aside(cursor, entry))
+        self._letters.record(cursor.partition, offset, records[0], reason, self._set_aside(cursor, entry, outgoing))
         return True
 
     def malformed(self, cursor: Cursor, entry: SourceRange, outgoing: OutgoingBatch, error: CorruptBatch) -> bool:
@@ -138,37 +143,52 @@ class Quarantine:
             "malformed batch written to the dead letter topic", partition=str(cursor.partition), error=str(error)
         )
         raw = memoryview(unpatched(outgoing.data, outgoing.header))
-        written = self._set_aside(cursor, entry)
+        written = self._set_aside(cursor, entry, outgoing)
         self._letters.batch(cursor.partition, entry.first, entry.next_offset - 1, raw, str(error), written)
         return True
 
-    def _set_aside(self, cursor: Cursor, entry: SourceRange) -> Callable[[], None]:
+    def _set_aside(self, cursor: Cursor, entry: SourceRange, outgoing: OutgoingBatch) -> Callable[[], None]:
         """Block the partition until its rejected batch is in the dead letter topic. The returned function ends that."""
-        cursor.dead_letter_outbox = self._letters.outbox
-        cursor.outbox.state = OutboxState.QUARANTINING
-        cursor.outbox.paused = True  # longer than that, until the ledger has the entry
+        outbox = cursor.outbox
+        outbox.state = OutboxState.QUARANTINING
+        outbox.paused = True  # longer than that, until the ledger has the entry
 
         def written() -> None:
-            cursor.outbox.state = OutboxState.OPEN
-            if cursor.outbox.queue:  # otherwise the successor writes it to the dead letter topic again
-                cursor.outbox.last_error = None
-                is_shared = cursor.is_sequence_shared(entry)
-                cursor.quarantine(entry, QUARANTINED)
-                # The records before it may be acknowledged, and the position wait for a search of the target (rule L7).
-                after = functools.partial(self._after, cursor, release=False, is_shared=is_shared)
-                cursor.window.when_passed(entry.next_offset, after)
+            outbox.state = OutboxState.OPEN
+            if not (outbox.queue and outbox.queue[0] is outgoing):
+                return  # the successor writes it to the dead letter topic again
+            outbox.last_error = None
+            if cursor.shares(entry.first):
+                outbox.doubt(outgoing)  # an unanswered request of a predecessor may have its sequence
+            # The records before it may be acknowledged, and the position wait for a search of the target (rule L7). If nothing
+            # follows, and the source has changed meanwhile, the session ends or the position moves for that reason.
+            cursor.window.when_passed(entry.next_offset, lambda: self._after(cursor, release=False))
+            cursor.quarantine(entry, QUARANTINED)
+
+        return self._when_written(cursor, written)
+
+    def _when_written(self, cursor: Cursor, then: Callable[[], None]) -> Callable[[], None]:
+        """The callback of a dead letter. Until then its errors are those of the partition."""
+        self._unwritten[cursor] += 1
+        cursor.dead_letter_outbox = self._letters.outbox
+
+        def written() -> None:
+            self._unwritten[cursor] -= 1
+            if not self._unwritten[cursor]:
+                cursor.dead_letter_outbox = None
+            then()
 
         return written
 
-    def _after(self, cursor: Cursor, *, release: bool, is_shared: bool) -> None:
+    def _after(self, cursor: Cursor, *, release: bool, is_shared: bool = False) -> None:
         """Send nothing after a dead letter before the position has passed it and the ledger has that; otherwise a successor
         would count it.
 
         ``release``: the cursor was suspended for it. Otherwise it may be suspended because it is about to move. ``is_shared``:
-        its sequence may be in flight, or a later one; see `Cursor.is_sequence_shared`.
+        a predecessor may have sent its records.
         """
-        cursor.dead_letter_outbox = None
-        if is_shared:
+        # Among records that a predecessor has copied it ends with them.
+        if (is_shared or cursor.is_sequence_shared) and not cursor.predecessor.remaining:
             self._replace_session(cursor)
             return
 

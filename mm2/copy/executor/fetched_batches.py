@@ -74,7 +74,7 @@ class FetchingReader(Protocol):
     def behind(self) -> bool:
         """Whether it is far from the end of its source."""
 
-    def corrupt(self, view: BatchView, error: CorruptBatch) -> bool:
+    def corrupt(self, view: BatchView, error: CorruptBatch, entry: SourceRange) -> bool:
         """A batch is corrupt or over the limit; True when it is being written to the dead letter topic."""
 
     def set_read_error(self, state: PartitionState, reason: str) -> None:
@@ -150,12 +150,14 @@ class FetchedBatches:
             if reader.predecessor.is_counted and is_known:
                 reader.predecessor.compare()  # a predecessor may have read it intact, so counting is not possible
                 return False
-            if header is None or not is_known or not reader.corrupt(view, error):
+            if header is None or not is_known:
                 raise
-            after = max(header.last_offset + 1, before)
             # Not done yet: the position may pass it only after it has been written to the dead letter topic.
-            reader.window.append(SourceRange(before, after, reason=QUARANTINED))
-            reader.offset = after
+            entry = SourceRange(before, max(header.last_offset + 1, before), reason=QUARANTINED)
+            if not reader.corrupt(view, error, entry):
+                raise
+            reader.window.append(entry)
+            reader.offset = entry.next_offset
         return not (reader.suspended or reader.stopped or self._is_cut)
 
     def _take_merged(self, merged: Merged) -> bool:

@@ -103,9 +103,7 @@ class Losses:
             return  # called again later
         self._log.error("source topic recreated, copying it from its start", partition=str(tp))
         first = cursor.offset + cursor.predecessor.remaining  # a predecessor copied at least up to here
-        if cursor.known_end > first:  # known end of the deleted topic
-            cursor.add_lost_range(first, cursor.known_end, "recreated")
-        self.rebase(cursor, 0, topic_id)
+        self.rebase(cursor, 0, topic_id, lost=(first, cursor.known_end, "recreated"))  # known end of the deleted topic
 
     def diverged(self, cursor: Cursor, epoch: int, end_offset: int) -> None:
         """The source lost its end in an unclean election: records copied from there on are on the target only."""
@@ -130,13 +128,18 @@ class Losses:
         if exact:
             cursor.add_lost_range(first, first + records, "truncated")
 
-    def rebase(self, cursor: Cursor, offset: int, topic_id: str, epoch: int = -1) -> None:
+    def rebase(
+        self, cursor: Cursor, offset: int, topic_id: str, epoch: int = -1, *, lost: tuple[int, int, str] | None = None
+    ) -> None:
         """Continue at another position: after batches in flight are acknowledged, and once the ledger has it, or a
         successor would count wrong.
+
+        ``lost`` is a range with its reason (`Cursor.add_lost_range`), which may be empty. It is recorded with the position: if
+        the partition begins elsewhere before, it is found again.
         """
         if not cursor.suspended:
             cursor.suspended = True
-            cursor.when_idle(lambda: self._continue_at(cursor, offset, topic_id, epoch))
+            cursor.when_idle(lambda: self._continue_at(cursor, offset, topic_id, epoch, lost))
 
     def target_truncated(self, cursor: Cursor, records: int, end: int) -> None:
         """The target lost acknowledged records and has ``records`` of the session left: resend the rest, in another session
@@ -191,9 +194,9 @@ class Losses:
             self._log.error(
                 "target lost acknowledged records, resending them", partition=str(cursor.spec.target), end=end
             )
+        cursor.begin(cursor.window.mark)  # nothing more is sent or filled from here
+        cursor.outbox.queue.clear()
         cursor.suspended = True
-        if cursor.gaps is not None:
-            cursor.gaps.begin(is_clean=False)  # nothing more is filled from here
         cursor.window.trail.target_cut(end)
         # The end may move again before the first batch, by another election or another late request.
         self._sessions.unsettled.add(cursor.partition)
@@ -226,8 +229,12 @@ class Losses:
         cursor.outbox.paused = False
         self._source.resume()
 
-    def _continue_at(self, cursor: Cursor, offset: int, topic_id: str, epoch: int) -> None:
-        is_shared = cursor.shares(cursor.window.position)
+    def _continue_at(
+        self, cursor: Cursor, offset: int, topic_id: str, epoch: int, lost: tuple[int, int, str] | None
+    ) -> None:
+        if lost is not None and lost[0] < lost[1]:
+            cursor.add_lost_range(*lost)
+        is_shared = cursor.is_sequence_shared
         cursor.move(offset)
         self._sessions.forget_ended(cursor.partition)
         cursor.outbox.ended_sessions = ()
@@ -238,7 +245,7 @@ class Losses:
         if topic_id != cursor.topic_id:
             cursor.retired = retire(cursor.retired, cursor.topic_id)
         cursor.topic_id = topic_id
-        if is_shared and self._spec.with_sessions and not cursor.is_elsewhere:
+        if is_shared and not cursor.is_elsewhere:
             self._new_sessions.replace(cursor)
         else:
             self._commit(cursor, lambda: self._release(cursor))
@@ -404,9 +411,8 @@ class Losses:
             cursor.fail(PartitionState.LOST_RANGE, f"{what}; {advice}", at_source=True)
             return
         self._log.error("source log truncated", partition=str(cursor.partition), reason=what)
-        if end_offset < cursor.offset:
-            cursor.add_lost_range(end_offset, read, "truncated")
-        self.rebase(cursor, end_offset, cursor.topic_id, epoch)
+        lost = (end_offset, read, "truncated") if end_offset < cursor.offset else None
+        self.rebase(cursor, end_offset, cursor.topic_id, epoch, lost=lost)
 
 
 def recreated(target: TopicPartition, alias: str, records: int) -> str:

@@ -128,16 +128,20 @@ class NewSessions:
     def replace(self, cursor: Cursor) -> None:
         """End the session at the position, and open one whose first batch fences the requests of predecessors (rule S9).
 
-        All before the position is acknowledged. Nothing is sent meanwhile, and a successor that finds the old session in the
-        ledger continues it with no record.
+        All before the position is acknowledged. What was read behind it is read again. Nothing is read or sent meanwhile, and a
+        successor that finds the old session in the ledger continues it with no record.
         """
-        cursor.outbox.paused = True
-        cursor.shared_until, cursor.known_epoch = UNBOUNDED, -1
-        self._log.info("a new copy session begins", partition=str(cursor.partition), position=cursor.window.position)
-        self._sessions.replace(cursor.partition, cursor.window.mark, is_preserved=cursor.gaps is not None)
+        mark = cursor.window.mark
+        self._log.info("a new copy session begins", partition=str(cursor.partition), position=mark.source)
+        self._sessions.replace(cursor.partition, mark, is_preserved=cursor.gaps is not None)
         if cursor.gaps is not None:
             self._sessions.unsettled.add(cursor.partition)
-        self.open({cursor.partition: cursor.window.position})
+        # At once: a dead letter that is acknowledged meanwhile must not end the session again.
+        cursor.begin(mark)
+        cursor.outbox.queue.clear()
+        cursor.suspended = cursor.outbox.paused = True
+        cursor.shared_until, cursor.known_epoch = UNBOUNDED, -1
+        self.open({cursor.partition: mark.source})
 
     async def _open(self, positions: dict[TopicPartition, int | None]) -> None:
         """Find unknown positions, then open a session for each partition."""
@@ -332,10 +336,11 @@ class NewSessions:
         cursor.shared_until = -1
         cursor.outbox.last_error = None
         cursor.outbox.queue.clear()
-        cursor.outbox.identity = ProducerIdentity(-1, -1)  # nothing is sent with the previous id meanwhile
+        # Nothing is sent with the previous id meanwhile, and nothing of it is in doubt.
+        cursor.outbox.begin(ProducerIdentity(-1, -1), 0, known=False)
         if not self._spec.with_sessions:
             cursor.outbox.begin(identity, 0, known=False)
-            self._source.add([cursor])
+            self._read(cursor)
             return
         start = mark._replace(source=max(mark.source, first))
         session = Session(identity, start, str(self._sessions.rules), ending.sessions)
@@ -348,7 +353,7 @@ class NewSessions:
         if cursor.known_epoch < 0:
             cursor.known_epoch = self._source.leader_epoch(cursor.partition)
         # Fetching starts now; records are sent when the ledger has the session.
-        self._source.add([cursor])
+        self._read(cursor)
 
         def known() -> None:
             if not self._sessions.is_current(cursor.partition, session):
@@ -361,6 +366,10 @@ class NewSessions:
             self._sink.end_pause(cursor.outbox)
 
         self._commit(cursor, known)
+
+    def _read(self, cursor: Cursor) -> None:
+        if not cursor.stopped:  # otherwise it would be read from where it has stopped, again and again
+            self._source.add([cursor])
 
 
 def refused(why: str) -> str:

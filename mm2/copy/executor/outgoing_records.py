@@ -156,6 +156,10 @@ class OutgoingRecords:
             return
         entry = SourceRange(first, after, reason=reason)
         self.partition.window.append(entry)
+        self.drop_entry(entry)
+
+    def drop_entry(self, entry: SourceRange) -> None:
+        """The source offsets of an entry of the window have no record for the target."""
         # While records are being matched, the number of records in this range is known only when the next one is found. With a
         # position after it and a count before it, a successor would skip as many new records.
         if not self.partition.is_matching:

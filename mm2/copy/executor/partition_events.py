@@ -205,9 +205,9 @@ class PartitionEvents:
 
     # -- dead letters
 
-    def corrupt(self, cursor: Cursor, view: BatchView, error: CorruptBatch) -> bool:
+    def corrupt(self, cursor: Cursor, view: BatchView, error: CorruptBatch, entry: SourceRange) -> bool:
         """Write a corrupt batch to the dead letter topic."""
-        return self._quarantine is not None and self._quarantine.corrupt(cursor, view, error)
+        return self._quarantine is not None and self._quarantine.corrupt(cursor, view, error, entry)
 
     def too_large(self, cursor: Cursor, entry: SourceRange, outgoing: OutgoingBatch) -> bool:
         """Write a record that the target never accepts to the dead letter topic."""

@@ -91,7 +91,8 @@ class Window:
     entries: deque[SourceRange] = field(default_factory=deque)
     waiting_bytes: int = 0  # of batches in flight
     on_empty: Callable[[], None] | None = None  # called once when everything is done
-    on_passed: tuple[int, Callable[[], None]] | None = None  # called once when the position reaches this source offset
+    # Called once when the position reaches this source offset, unless everything is done then and ``on_empty`` is called.
+    on_passed: tuple[int, Callable[[], None]] | None = None
     trail: Trail = field(default_factory=Trail)
     hole_reason: str = ""  # of source offsets without a record
     is_preserved: bool = False
@@ -186,7 +187,7 @@ class Window:
         self._advance()
 
     def when_passed(self, offset: int, then: Callable[[], None]) -> None:
-        """Call ``then`` once the position has reached a source offset."""
+        """Call ``then`` once the position has reached a source offset, unless `on_empty` is called at the same time."""
         self.on_passed = offset, then
         self._advance()
 
@@ -220,7 +221,8 @@ class Window:
             self.entries.popleft()
             self._pass(entry, unexplained)
         if not self.entries and self.on_empty is not None:
-            then, self.on_empty = self.on_empty, None
+            # Both end a session or move the position, or write the ledger entry, and once is enough.
+            then, self.on_empty, self.on_passed = self.on_empty, None, None
             then()
         if self.on_passed is not None and self.position >= self.on_passed[0]:
             (_, then), self.on_passed = self.on_passed, None

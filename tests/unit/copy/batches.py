@@ -109,7 +109,7 @@ class Owner:
         self.calls.append(("malformed", entry.first, str(error)))
         return False
 
-    def corrupt(self, cursor: Cursor, view: BatchView, _error: CorruptBatch) -> bool:
+    def corrupt(self, cursor: Cursor, view: BatchView, _error: CorruptBatch, _entry: SourceRange) -> bool:
         self.calls.append(("corrupt", view.base_offset))
         cursor.suspended = self.takes_corrupt
         return self.takes_corrupt

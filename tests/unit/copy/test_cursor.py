@@ -197,7 +197,7 @@ def test_batches_after_a_quarantined_one_wait_until_it_is_handled() -> None:
     )
     bench.fetch(batch(2, 2))
     assert bench.outgoing_batches == [], "it is held"
-    bench.cursor.finish_quarantine()
+    assert bench.cursor.finish_quarantine(bench.cursor.window.entries[0])
     assert (bench.cursor.window.mark, bench.gaps) == (Mark(2, -1, 0), {"quarantined": 2})
     bench.cursor.suspended = False
     bench.fetch(batch(2, 2))
@@ -209,8 +209,11 @@ def test_a_quarantined_batch_is_read_again_when_the_target_is_truncated_meanwhil
     bench.owner.takes_corrupt = True
     for _ in range(2):
         bench.fetch(spoiled(batch(0, 2)))
+    entry = bench.cursor.window.entries[0]
     bench.cursor.begin(Mark(0, -1, 0))
-    bench.cursor.finish_quarantine()
+    bench.fetch(spoiled(batch(0, 2)))
+    assert bench.cursor.window.entries[0].reason == entry.reason, "it is written again"
+    assert not bench.cursor.finish_quarantine(entry)
     assert (bench.cursor.window.mark, bench.gaps) == (Mark(0, -1, 0), {})
 
 

@@ -1,25 +1,22 @@
-"""Rules S9 and S10: a sequence that may be in flight is never used for another record, and a dead letter is a barrier."""
+"""Rule S9: a sequence that may be in flight is never used for another record. Dead letters: `test_dead_letters`."""
 
 from __future__ import annotations
 
 import dataclasses
 import struct
 import zlib
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from mm2.copy.executor.cursor import Cursor
-from mm2.copy.executor.dead_letters import DeadLetters, Quarantine
 from mm2.copy.executor.losses import Losses
-from mm2.copy.executor.outbox import OutboxState, OutgoingBatch
+from mm2.copy.executor.outbox import OutgoingBatch
 from mm2.copy.executor.outgoing_records import CopiedRange
 from mm2.copy.executor.target_progress import FoundBatch, RevivedSession, TargetProgress
 from mm2.copy.session import UNBOUNDED, EndedSession, LedgerEntry, Mark, Session, Start
 from mm2.kafka.structs import ProducerIdentity
-from tests.unit.copy.batches import TP, Bench, batch, holed, marker, of_epoch, spoiled
+from tests.unit.copy.batches import TP, Bench, batch, holed, marker, of_epoch
 from tests.unit.copy.test_opening import (
     ENTRY,
     PRESERVED,
@@ -138,9 +135,9 @@ def test_a_sequence_is_free_where_no_unanswered_request_can_have_it(doubtful: bo
     bench = taken_over()
     rejected(bench, doubtful=doubtful)
     bench.cursor.shared_until = 1 if shared else 0
-    assert bench.cursor.is_sequence_shared(bench.cursor.window.entries[0]) == (doubtful or shared)
+    assert bench.cursor.is_sequence_shared == (doubtful or shared)
     bench.outbox.looked_up = False
-    assert not bench.cursor.is_sequence_shared(bench.cursor.window.entries[0]), "there is no session"
+    assert not bench.cursor.is_sequence_shared, "there is no session"
 
 
 def test_doubt_ends_with_another_producer() -> None:
@@ -149,82 +146,6 @@ def test_doubt_ends_with_another_producer() -> None:
     assert bench.outbox.doubtful_to == 3
     bench.outbox.begin(ProducerIdentity(1, 1), 0, known=False)
     assert bench.outbox.doubtful_to == 0
-
-
-# -- dead letters ---------------------------------------------------------------------------------------------------------
-
-
-class Letters:
-    """A dead letter topic, and what follows when it has the record."""
-
-    def __init__(self, bench: Bench) -> None:
-        self.bench = bench
-        self.marks: list[Mark] = []
-        self.replaced: list[Mark] = []
-        self.written: list[Callable[[], None]] = []
-        self.known: list[Callable[[], None]] = []
-        sink = SimpleNamespace(
-            outbox=lambda *_, **__: SimpleNamespace(last_error=None),
-            put=lambda _outbox, outgoing: self.written.append(lambda: outgoing.acked(0)),
-            end_pause=lambda outbox: setattr(outbox, "paused", False),
-        )
-        letters = DeadLetters(cast(Any, sink), "dlq", "A->B")
-        source = cast(Any, SimpleNamespace(resume=lambda: None))
-        self.quarantine = Quarantine(letters, source, cast(Any, sink), self._then, self._replace)
-
-    def _then(self, cursor: Cursor, call: Callable[[], None]) -> None:
-        self.marks.append(cursor.window.mark)
-        self.known.append(call)
-
-    def _replace(self, cursor: Cursor) -> None:
-        self.replaced.append(cursor.window.mark)
-
-
-def test_a_dead_letter_waits_for_a_search_of_the_target() -> None:
-    """Otherwise a successor would count the records after it from a mark before it, and take it for one of them."""
-    bench = Bench(100, target=200, records=100)
-    bench.owner.searches = True  # another producer writes to the remote topic
-    letters = Letters(bench)
-    bench.fetch_each(batch(100, 1), batch(101, 1), batch(102, 1))
-    before = bench.outbox.send_next()
-    rejected = bench.outbox.send_next()
-    bench.outbox.sent.popleft()
-    bench.outbox.deliver(before, 205)
-    assert bench.cursor.window.is_searching
-    bench.outbox.sent.popleft()
-    bench.outbox.queue.appendleft(rejected)
-    entry = next(entry for entry in bench.cursor.window.entries if not entry.done)
-    assert letters.quarantine.too_large(bench.cursor, entry, rejected)
-    letters.written.pop()()
-    assert (letters.marks, bench.outbox.paused, bench.outbox.state) == ([], True, OutboxState.OPEN)
-    bench.cursor.window.gap_searched(205, is_known=True)
-    assert (letters.marks, bench.outbox.paused) == ([Mark(102, 206, 101)], True)
-    letters.known.pop()()
-    assert (bench.outbox.paused, letters.replaced) == (False, [])
-
-
-@pytest.mark.parametrize("is_doubtful", [False, True])
-def test_a_rejected_record_before_one_in_doubt_ends_the_session(is_doubtful: bool) -> None:
-    bench = taken_over()
-    letters = Letters(bench)
-    first, _ = rejected(bench, doubtful=is_doubtful)
-    bench.cursor.shared_until = -1
-    assert letters.quarantine.too_large(bench.cursor, bench.cursor.window.entries[0], first)
-    letters.written.pop()()
-    assert (letters.replaced, letters.marks) == (([Mark(1, 0, 0)], []) if is_doubtful else ([], [Mark(1, 0, 0)]))
-    assert bench.outbox.paused
-
-
-@pytest.mark.parametrize("is_shared", [False, True])
-def test_a_corrupt_batch_that_a_predecessor_may_have_read_intact_ends_the_session(is_shared: bool) -> None:
-    bench = taken_over()
-    letters = Letters(bench)
-    bench.owner.corrupt = letters.quarantine.corrupt  # type: ignore[method-assign, assignment]
-    for _ in range(2):
-        bench.fetch(of_epoch(batch(0, 1), 3), spoiled(batch(1, 2)), end=2 if is_shared else 1)
-    bench.ack(0)
-    letters.written.pop()()
-    assert (letters.replaced, letters.marks) == (([Mark(3, 1, 1)], []) if is_shared else ([], [Mark(3, 1, 1)]))
 
 
 # -- take-overs -----------------------------------------------------------------------------------------------------------

@@ -192,7 +192,7 @@ def test_a_corrupt_batch_cannot_be_counted() -> None:
     answered(bench, [0, 1])
     bench.fetch(spoiled(batch(0, 2)), batch(2, 2))
     assert bench.owner.calls[-1] == ("corrupt", 0)
-    bench.cursor.finish_quarantine()
+    bench.cursor.finish_quarantine(bench.cursor.window.entries[0])
     bench.cursor.suspended = False
     bench.fetch(batch(2, 2))
     bench.ack(2)
