@@ -28,11 +28,10 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
-from mm2.copy.long_log import LongLog
 from mm2.copy.segments import CHUNKS_KEPT, Segment, SegmentChunk, UnwrittenChunks
 from mm2.copy.session import Lease, LedgerEntry, Start, WrittenPosition, lease_of, start_of, written_start
 from mm2.kafka.cluster import Cluster
-from mm2.kafka.log import LogRecord
+from mm2.kafka.log import KafkaBasedLog, LogRecord
 from mm2.kafka.records.record import Record
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
@@ -588,7 +587,7 @@ class LedgerLog:
         """
         self.ledger, begin = known or (Ledger(), {})
         self._cluster = Cluster(settings, name=name)
-        self._log = LongLog(self._cluster, topic, on_record=self._on_record, begin=begin)
+        self._log = KafkaBasedLog(self._cluster, topic, on_record=self._on_record, begin=begin)
 
     @property
     def positions(self) -> dict[int, int]:

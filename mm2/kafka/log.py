@@ -6,6 +6,7 @@ decides whether the end is reached, so that a transaction marker at the end does
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -138,7 +139,9 @@ class KafkaBasedLog:
     def start(self, timeout_s: float, *, to_stable: bool = False) -> None:
         """Read the log to its end and return; tailing continues in the background. ``to_stable`` as for `read_to_end`.
 
-        Raises KafkaFailure when the topic does not exist or cannot be read to its end within ``timeout_s``.
+        Raises KafkaFailure when the topic does not exist, when its offsets cannot be requested within ``timeout_s``, or when
+        nothing is read for ``timeout_s``. The whole read may take longer: with a limit for all of it, a topic that grows would once be
+        too long for every attempt.
         """
         deadline = time.monotonic() + timeout_s
         first = self._retried(deadline, self._first_offsets)
@@ -148,7 +151,7 @@ class KafkaBasedLog:
         self._thread = threading.Thread(target=self._run, name=f"log-{self._topic}", daemon=True)
         self._thread.start()
         try:
-            self._reach(ends, deadline, timeout_s)
+            self._reach(ends, timeout_s)
         except KafkaFailure:
             self.stop()
             raise
@@ -159,22 +162,26 @@ class KafkaBasedLog:
         ``to_stable``: read only to the last stable offset, that is, to the first open transaction.
         """
         deadline = time.monotonic() + timeout_s
-        self._reach(self._ends(deadline, to_stable=to_stable), deadline, timeout_s)
+        self._reach(self._ends(deadline, to_stable=to_stable), timeout_s, deadline)
 
     def _ends(self, deadline: float, *, to_stable: bool) -> dict[TopicPartition, int]:
         isolation = "read_committed" if to_stable else "read_uncommitted"
         return self._retried(deadline, lambda: self._offsets(LATEST, isolation))
 
-    def _reach(self, ends: Mapping[TopicPartition, int], deadline: float, timeout_s: float) -> None:
+    def _reach(self, ends: Mapping[TopicPartition, int], timeout_s: float, deadline: float | None = None) -> None:
+        """Wait until these offsets are read: until the deadline, or without one for as long as ``timeout_s`` makes progress."""
+        least, until = math.inf, deadline or 0.0
         with self._moved:
-            while any(self._positions.get(tp, 0) < end for tp, end in ends.items()):
-                left = deadline - time.monotonic()
+            while behind := sum(max(0, end - self._positions.get(tp, 0)) for tp, end in ends.items()):
+                if deadline is None and behind < least:
+                    least, until = behind, time.monotonic() + timeout_s
+                left = until - time.monotonic()
                 if left <= 0 or self._stopping.is_set():
-                    behind = sum(max(0, end - self._positions.get(tp, 0)) for tp, end in ends.items())
+                    limit = f": nothing arrived in {timeout_s:.1f} s" if deadline is None else f" in {timeout_s:.1f} s"
                     why = f"; the last failure was: {self._failure}" if self._failure else ""
                     message = (
-                        f"topic {self._topic} of cluster {self._cluster.name} was not read to its end in "
-                        f"{timeout_s:.1f} s, {behind} offsets are left{why}"
+                        f"topic {self._topic} of cluster {self._cluster.name} was not read to its end{limit}, "
+                        f"{behind} offsets are left{why}"
                     )
                     raise TimeoutFailure(message)
                 self._moved.wait(left)

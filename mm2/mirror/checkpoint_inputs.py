@@ -9,11 +9,10 @@ from typing import Final
 import structlog
 
 from mm2.copy.ledger import LedgerLog, ledger_topic
-from mm2.copy.long_log import LongLog
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
-from mm2.kafka.log import LogRecord
+from mm2.kafka.log import KafkaBasedLog, LogRecord
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.checkpoint_store import CheckpointStore
 from mm2.mirror.clients import ClientKind, MirrorClients, Side
@@ -60,7 +59,7 @@ class CheckpointInputs:
         self._recurring = recurring
         self._stopping = stopping
         self._clusters: list[Cluster] = []
-        self._logs: list[LongLog | LedgerLog] = []
+        self._logs: list[KafkaBasedLog | LedgerLog] = []
         self._checkpoints_readable = False
         self._searched_for_ledger: set[Side] = set()
 
@@ -100,7 +99,7 @@ class CheckpointInputs:
         """Read the checkpoints topic once. If this is not possible, older syncs must not be used either."""
         topic = self._checkpoints_topic
         cluster = self._cluster(Side.TARGET, "checkpoints-target-consumer")
-        reader = LongLog(cluster, topic, on_record=self._on_checkpoint, partitions=(0,))
+        reader = KafkaBasedLog(cluster, topic, on_record=self._on_checkpoint, partitions=(0,))
         self._logs.append(reader)
         try:
             reader.start(_READ_TIMEOUT_S)
@@ -195,7 +194,7 @@ class CheckpointInputs:
                 log.debug("Not an offset sync.", offset=record.offset, reason=str(error))
 
         cluster = self._cluster(side, f"offset-syncs-{side.value}-consumer")
-        reader = LongLog(cluster, topic, on_record=on_sync, partitions=(0,))
+        reader = KafkaBasedLog(cluster, topic, on_record=on_sync, partitions=(0,))
         self._logs.append(reader)
         try:
             if self._stopping.is_set():

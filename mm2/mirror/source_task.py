@@ -66,6 +66,11 @@ _DEFAULT_FETCH_MAX_BYTES: Final = 8 << 20
 _DEFAULT_PARTITION_BYTES: Final = 1 << 20
 _DEFAULT_MAX_WAIT_MS: Final = 500
 
+_NOT_STOPPED: Final = (
+    "Copying did not stop in time. The next task continues after the records that the target has; if it may not read them, records are "
+    "copied again."
+)
+
 
 class MirrorSourceTask(SourceTask):
     """See the module."""
@@ -158,7 +163,7 @@ class MirrorSourceTask(SourceTask):
             self._reading.stop()  # lanes that wait for it cannot stop
         job, self._job = self._job, None
         if job is not None and not job.stop(_STOP_TIMEOUT_S):
-            log.warning("Copying did not stop in time; records after its last positions may be copied again.")
+            log.warning(_NOT_STOPPED)
         if self._own_engine is not None:
             self._own_engine.stop()
         if self._ledger is not None:
@@ -199,7 +204,7 @@ class MirrorSourceTask(SourceTask):
             if held.keys() - holds(self._ledger.ledger).keys():
                 log.info("Topics were failed back; copying is restarted.")
                 if not job.stop(_STOP_TIMEOUT_S):
-                    log.warning("Copying did not stop in time; records after its last positions may be copied again.")
+                    log.warning(_NOT_STOPPED)
                 self._held = {}
                 self._known_throttles = {}
                 self._job = job = self._engine.open(self._spec, self._starts, self._pauses, self._known_ledger)

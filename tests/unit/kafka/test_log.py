@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from mm2.kafka.cluster import Cluster
-from mm2.kafka.errors import BatchOverLimit, BrokerFailure
+from mm2.kafka.errors import BatchOverLimit, BrokerFailure, TimeoutFailure
 from mm2.kafka.log import KafkaBasedLog
 from mm2.kafka.records.record import Record, encode_batch
 from mm2.kafka.settings import ClientSettings
@@ -92,3 +92,52 @@ def test_batches_before_one_over_the_limit_are_delivered_once() -> None:
         with pytest.raises(BatchOverLimit):
             log._take(Fetched(tp, 0, 4, 4, 0, (), memoryview(batches)))
     assert (seen, log.positions) == ([0, 1, 2], {0: 3})
+
+
+class SlowTopic(KafkaBasedLog):
+    """A topic of 100 offsets of which a step arrives every 0.1 s."""
+
+    def __init__(self, *steps: int) -> None:
+        super().__init__(Cluster(SETTINGS, name="B"), "t", on_record=lambda _: None)
+        self._steps = list(steps)
+
+    def _first_offsets(self) -> dict[TopicPartition, int]:
+        return {TopicPartition("t", 0): 0}
+
+    def _offsets(self, *_: object) -> dict[TopicPartition, int]:
+        return {TopicPartition("t", 0): 100}
+
+    def _poll(self) -> None:
+        if not self._stopping.wait(0.1):
+            self._move(TopicPartition("t", 0), self.positions[0] + (self._steps.pop(0) if self._steps else 0))
+
+
+def test_the_first_read_may_take_longer_than_its_limit_while_records_arrive() -> None:
+    log = SlowTopic(*[5] * 20)
+    log.start(1.0)
+    assert log.positions == {0: 100}
+    log.stop()
+
+
+@pytest.mark.parametrize("later", [0, -1], ids=["nothing arrives", "the topic is read again from an earlier offset"])
+def test_the_first_read_fails_without_progress(later: int) -> None:
+    log = SlowTopic(40, 40, *[later] * 40)
+    with pytest.raises(TimeoutFailure, match=r"nothing arrived in 1\.0 s"):
+        log.start(1.0)
+
+
+def test_later_reads_have_one_limit_for_all() -> None:
+    log = SlowTopic(*[5] * 20)
+    log._positions = {TopicPartition("t", 0): 0}
+    thread = threading.Thread(target=log._run, daemon=True)
+    thread.start()
+    with pytest.raises(TimeoutFailure, match=r"not read to its end in 0\.5 s"):
+        log.read_to_end(0.5)
+    log.stop()
+
+
+def test_a_stop_ends_the_first_read() -> None:
+    log = SlowTopic()
+    threading.Timer(0.3, log.stop).start()
+    with pytest.raises(TimeoutFailure):
+        log.start(600.0)
