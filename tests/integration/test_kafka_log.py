@@ -89,7 +89,9 @@ def test_an_open_transaction_blocks_a_committed_reader(cluster: Cluster, kafka_b
     producer.produce(unique, b"open")
     producer.flush(30)
     log = KafkaBasedLog(cluster, unique, on_record=lambda _: None, read_committed=True)
-    with pytest.raises(TimeoutFailure, match=f"topic {unique} of cluster B was not read to its end: nothing arrived in"):
+    with pytest.raises(
+        TimeoutFailure, match=f"topic {unique} of cluster B was not read to its end: nothing arrived in"
+    ):
         log.start(1.0)
     undeterred = KafkaBasedLog(cluster, unique, on_record=lambda _: None, read_committed=True)
     undeterred.start(10.0, to_stable=True)
