@@ -219,9 +219,11 @@ class Network:
         """The mean of `delay_s`."""
         return self.slow * _SLOW_PACKET_S / 2 + (1 - self.slow) * 0.0006
 
-    def dial(self, host: str, port: int, settings: ClientSettings, *, deadline: float, who: str) -> Stream:
+    def dial(
+        self, host: str, port: int, settings: ClientSettings, *, deadline: float, who: str, failures: int = 0
+    ) -> Stream:
         """Replaces `mm2.kafka.dial.dial`."""
-        del port, settings
+        del port, settings, failures  # a host has one address
         world = self.world
         listener = self.hosts[host]
         wait_s = listener.hold_s() + 2 * self.delay_s()
