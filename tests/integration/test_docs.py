@@ -249,8 +249,9 @@ def _fill(broker: LocalKafka) -> None:
     producer = producer_of(broker)
     for topic in TOPICS:
         create(broker, topic, 4)
-        for index in range(100):
-            producer.produce(topic, value=b"%d" % index)
+        for index in range(8_400):  # the examples name offsets up to 1,999
+            producer.produce(topic, value=b"%d" % index, partition=index % 4)
+            producer.poll(0)
     assert producer.flush(60) == 0
 
 
