@@ -12,19 +12,12 @@ from mm2.config.mirrormaker import SourceAndTarget
 from mm2.copy.ledger import Ledger, note_record
 from mm2.kafka.errors import KafkaFailure
 from mm2.mirror.client.freshness import Freshness, FreshnessWatch
-from mm2.mirror.clients import SOURCE_ALIAS_KEY, TARGET_ALIAS_KEY
 from mm2.mirror.formats import Heartbeat
 from mm2.mirror.source_answers import SOURCE_NOTE
 from mm2.observer.flow import FlowObserver, WatchedFlow
 from mm2.observer.watch import PeriodicPoll
+from tests.unit.observer.unreachable import PROPS
 
-PROPS = {
-    "name": "MirrorSourceConnector",
-    SOURCE_ALIAS_KEY: "A",
-    TARGET_ALIAS_KEY: "B",
-    "source.cluster.bootstrap.servers": "127.0.0.1:1",
-    "target.cluster.bootstrap.servers": "127.0.0.1:1",
-}
 HOUR_S = 3_600.0
 
 

@@ -12,21 +12,15 @@ from mm2.copy.states import PartitionState
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure, UnsupportedVersion
 from mm2.kafka.structs import EARLIEST, GroupListing, OffsetAndMetadata, OffsetInfo, TopicPartition
-from mm2.mirror.clients import SOURCE_ALIAS_KEY, TARGET_ALIAS_KEY, Side
+from mm2.mirror.clients import Side
 from mm2.mirror.formats import Checkpoint
 from mm2.observer.flow import FlowObserver, WatchedFlow
 from mm2.observer.groups import group_views
 from mm2.observer.polls import FlowClients, GroupsPoll
 from mm2.observer.views import PartitionView
 from mm2.reasons import MoveCode, OffsetReason, OffsetReasonCode
+from tests.unit.observer.unreachable import PROPS
 
-PROPS = {
-    "name": "MirrorSourceConnector",
-    SOURCE_ALIAS_KEY: "A",
-    TARGET_ALIAS_KEY: "B",
-    "source.cluster.bootstrap.servers": "127.0.0.1:1",
-    "target.cluster.bootstrap.servers": "127.0.0.1:1",
-}
 TP = TopicPartition("A.t", 0)
 DENIED, NOT_FOUND = BrokerFailure.of(30, subject="group two"), BrokerFailure.of(69, subject="group two")
 Answer = dict[TopicPartition, OffsetAndMetadata] | KafkaFailure

@@ -7,16 +7,10 @@ from collections.abc import Iterable, Mapping
 import pytest
 
 from mm2.kafka.structs import EARLIEST, Metadata, OffsetInfo, TopicInfo, TopicPartition
-from mm2.mirror.clients import SOURCE_ALIAS_KEY, TARGET_ALIAS_KEY
 from mm2.observer.polls import FlowClients, SourcePoll
+from tests.unit.observer.unreachable import PROPS
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-PROPS = {
-    SOURCE_ALIAS_KEY: "A",
-    TARGET_ALIAS_KEY: "B",
-    "source.cluster.bootstrap.servers": "127.0.0.1:1",
-    "target.cluster.bootstrap.servers": "127.0.0.1:1",
-}
 
 
 class FakeCluster:
