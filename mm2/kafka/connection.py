@@ -316,8 +316,15 @@ class Connection:
             raise CorruptBatch(
                 f"The {self.who} sent an answer to a {oldest.name} request that cannot be read."
             ) from error
+        raise self.out_of_turn(correlation_id, oldest.correlation_id)
+
+    def out_of_turn(self, answered: int | None, due: int) -> CorruptBatch:
+        """Close the connection, whose state is unknown after an answer with another correlation id than the one that was due.
+
+        Returns the failure to raise.
+        """
         self.close()
-        raise CorruptBatch(f"The {self.who} answered request {correlation_id} when {oldest.correlation_id} was due.")
+        return CorruptBatch(f"The {self.who} answered request {answered} when {due} was due.")
 
     def _read_size(self, deadline: float, limit: int, what: str = "a frame") -> int:
         """Size of the next frame, at most ``limit``. A TimeoutFailure before its first byte leaves the connection open."""

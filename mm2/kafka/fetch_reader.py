@@ -22,7 +22,7 @@ from mm2.kafka.backoff import Backoff
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.connection import Connection
 from mm2.kafka.error_codes import ErrorCode
-from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure, TimeoutFailure
+from mm2.kafka.errors import BrokerFailure, KafkaFailure, TimeoutFailure
 from mm2.kafka.structs import Metadata, PartitionInfo, TopicInfo, TopicPartition, topic_id_bytes
 from mm2.kafka.wire import fetch
 from mm2.kafka.wire.fetch import Fetched, FetchSession, Position
@@ -132,10 +132,7 @@ class LeaderConnection:
         self.requested = ()
         answered = INT32.unpack_from(frame)[0] if len(frame) >= INT32.size else None
         if answered != self._correlation_id:
-            self.connection.close()
-            raise CorruptBatch(
-                f"The {self.connection.who} answered request {answered} when {self._correlation_id} was due."
-            )
+            raise self.connection.out_of_turn(answered, self._correlation_id)
         return self._session.response(self._version, frame), len(frame)
 
 

@@ -82,9 +82,8 @@ class Provenance:
     handed_over: set[str] = field(default_factory=set, init=False)
     """Promoted topics among those of the last call (`mm2.mirror.promotions`)."""
     _claims: dict[str, tuple[Path, ...]] | None = field(default=None, init=False)  # by remote topic
-    _noted: dict[str, tuple[Path, ...]] = field(
-        default_factory=dict, init=False
-    )  # claims in the ledger, as far as known
+    # Claims in the ledger, as far as known.
+    _noted: dict[str, tuple[Path, ...]] = field(default_factory=dict, init=False)
     _until_ms: int = field(default=0, init=False)
     _promotions: dict[str, Promotion] = field(default_factory=dict, init=False)
     _losses: int = field(default=0, init=False)  # of the ledger, when its promotions were read

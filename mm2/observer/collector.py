@@ -165,9 +165,8 @@ class _Flow:
         self._write_java(view, (remote, place[1]))
 
     def _lag(self, view: PartitionView) -> int | None:
-        """The lag in records. A lower bound of 0 says nothing, unless all values are those of the source's last answer."""
-        is_bound = not view.is_lag_exact and not self._flow.source_error
-        return None if is_bound and not view.lag_records else view.lag_records
+        """The lag in records; also a lower bound of 0 if all values are those of the source's last answer."""
+        return view.lag_records if self._flow.source_error else view.known_lag
 
     def _write_java(self, view: PartitionView, place: tuple[str, str]) -> None:
         """Write MirrorSourceConnector's Java metrics, for partitions that a task of this process copies."""

@@ -76,7 +76,7 @@ class FlowSampler:
         self._before = totals
         samples = {name: TopicSample(one.records_per_s, one.lag, one.unhealthy) for name, one in topics.items()}
         risk = view.risk
-        # A lower bound of 0 says nothing, and a curve does not show that it is one.
+        # A lower bound of 0 shows nothing, and a curve does not show that it is one.
         lag = risk.records if risk.records is not None else risk.least or None
         return FlowSample(view.records_per_s, view.bytes_per_s, lag, risk.seconds, found, samples)
 
@@ -186,8 +186,7 @@ def _sums(rows: Iterable[tuple[str, int, float | None, int | None, bool]]) -> di
 
 
 def _of_view(view: PartitionView) -> tuple[str, int, float | None, int | None, bool]:
-    lag = view.lag_records if view.is_lag_exact else view.lag_records or None
-    return view.topic, view.records, view.records_per_s, lag, view.state in HEALTHY
+    return view.topic, view.records, view.records_per_s, view.known_lag, view.state in HEALTHY
 
 
 def _records(topics: Mapping[str, _TopicSum]) -> dict[str, int]:

@@ -150,6 +150,11 @@ class PartitionView:
     is_lag_exact: bool = True
 
     @property
+    def known_lag(self) -> int | None:
+        """``lag_records``, also if they are a lower bound, but None for one of 0, which shows nothing."""
+        return self.lag_records if self.is_lag_exact else self.lag_records or None
+
+    @property
     def is_unhealthy(self) -> bool:
         """Whether its state needs attention; never for a partition that the flow is not to copy."""
         return self.is_counted and self.state not in HEALTHY

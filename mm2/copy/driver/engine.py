@@ -92,9 +92,8 @@ class CopyEngine:
             self._jobs.add(job)
         try:
             job.begin()
-        except (
-            BaseException
-        ):  # no more threads: the lanes that were started must not copy beside those of the next attempt
+        except BaseException:
+            # No more threads: the lanes that were started must not copy beside those of the next attempt.
             job.stop(_FINAL_REPORT_TIMEOUT_S)
             raise
         return job
@@ -270,11 +269,11 @@ class CopyEngine:
                 )
         if self.is_local:
             self.slots.resize(_slots_of(context))
+            if not self._running:
+                threading.Thread(target=self._warm_up, args=(context,), name="spark-warm-up", daemon=True).start()
         else:
             self._counted = context
             threading.Thread(target=self._count_slots, args=(context,), name="spark-slots", daemon=True).start()
-        if self.is_local and not self._running:
-            threading.Thread(target=self._warm_up, args=(context,), name="spark-warm-up", daemon=True).start()
 
     def _warm_up(self, context: Any) -> None:
         with contextlib.suppress(Exception):  # if it fails, the next job fails, too, and reports it

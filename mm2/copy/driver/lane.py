@@ -92,9 +92,8 @@ class Lane:
         self._base: dict[TopicPartition, PartitionProgress] = {}
         self._kept = 0
         self._tally = Tally()  # of finished batches
-        self._counts_lock = (
-            threading.Lock()
-        )  # a batch is counted as the current one or as a finished one, never as both
+        # A batch is counted as the current one or as a finished one, never as both.
+        self._counts_lock = threading.Lock()
         self._lost_batches = 0
         self._begun_ms: int | None = None
         self._updated = threading.Event()

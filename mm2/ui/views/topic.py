@@ -356,7 +356,7 @@ def _config(one: ConfigDifference) -> Row:
 
 def mark_of(view: PartitionView) -> str:
     """The mark of a partition in the map. That its lag is not known shows only where it is healthy."""
-    lag = view.lag_records if view.is_lag_exact else view.lag_records or None  # a lower bound of 0 says nothing
+    lag = view.known_lag
     tone = TONES.get(view.state, Tone.UNKNOWN)
     if lag is None and tone in {Tone.OK, Tone.BUSY}:
         tone = Tone.UNKNOWN
