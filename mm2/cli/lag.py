@@ -11,7 +11,7 @@ from typing import Any, Final
 from mm2.cli.flow import EXIT_ERROR, EXIT_NOT_WELL, EXIT_WELL, CommandError, add_file, add_topics
 from mm2.cli.output import is_wide, write_document
 from mm2.cli.status import add_timeout, look
-from mm2.cli.tables import at_least, number, records_at_risk, table
+from mm2.cli.tables import at_least, number, records_at_risk, seconds_at_risk, table
 from mm2.cli.verbs import examples
 from mm2.observer.sums import risk_of
 from mm2.observer.views import FlowView, PartitionView, Snapshot
@@ -106,6 +106,7 @@ def run(options: Any) -> int:
                 "records_at_least": flow.risk.least,
                 "bytes": flow.risk.bytes,
                 "seconds": flow.risk.seconds,
+                "seconds_at_least": flow.risk.least_seconds,
                 "over_threshold": len(over[flow.name]) if threshold is not None else None,
                 "partitions": [_json(one) for one in _first(worst[flow.name], options.top)],
             }
@@ -203,9 +204,8 @@ def _write(
     left = len(partitions) - len(shown)
     rest = f" ({number(left)} more: --top 0)" if left else ""
     risk = flow.risk
-    seconds = "-" if risk.seconds is None else f"{risk.seconds:,.1f}"
     over_threshold = "" if over is None else f", {number(len(over))} over {threshold}"
     count = f"{number(len(partitions))} partition{'' if len(partitions) == 1 else 's'}{rest}"
     sys.stdout.write(
-        f"{flow.name}: {count}, {records_at_risk(risk)} records, {number(risk.bytes)} bytes, {seconds} seconds behind{over_threshold}\n"
+        f"{flow.name}: {count}, {records_at_risk(risk)} records, {number(risk.bytes)} bytes, {seconds_at_risk(risk)} seconds behind{over_threshold}\n"
     )

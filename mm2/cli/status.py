@@ -30,7 +30,17 @@ from mm2.cli.flow import (
     pattern_argument,
 )
 from mm2.cli.output import is_wide, write_document
-from mm2.cli.tables import ALL_ROWS, COLLAPSED_ABOVE, TableRow, at_least, number, records_at_risk, short_table, table
+from mm2.cli.tables import (
+    ALL_ROWS,
+    COLLAPSED_ABOVE,
+    TableRow,
+    at_least,
+    number,
+    records_at_risk,
+    seconds_at_risk,
+    short_table,
+    table,
+)
 from mm2.cli.terminal import visible, with_controls
 from mm2.cli.verbs import examples, seconds
 from mm2.config.mirrormaker import MirrorMakerConfig
@@ -280,7 +290,7 @@ def _flow_row(flow: FlowView) -> tuple[str, ...]:
         number(len(flow.partitions)),
         number(sum(one.is_unhealthy for one in flow.partitions)),
         records_at_risk(flow.risk),
-        _seconds(flow.risk.seconds),
+        seconds_at_risk(flow.risk),
         number(flow.risk.bytes),
         _whole(flow.bytes_per_s),
         number(flow.lost_ranges if flow.is_ledger_read else None),

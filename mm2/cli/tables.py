@@ -76,6 +76,13 @@ def records_at_risk(risk: Risk) -> str:
     return at_least(risk.least, is_exact=risk.records is not None)
 
 
+def seconds_at_risk(risk: Risk) -> str:
+    """The age in seconds of the oldest record at risk; "at least" if there may be an older one; a dash if unknown."""
+    if risk.least_seconds is None:
+        return "-"
+    return f"{'at least ' if risk.seconds is None else ''}{risk.least_seconds:,.1f}"
+
+
 def at_least(records: int | None, *, is_exact: bool) -> str:
     """A number of records; "at least" if there may be more; a dash if unknown."""
     return number(records) if is_exact or records is None else f"at least {number(records)}"

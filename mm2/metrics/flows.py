@@ -26,7 +26,8 @@ OBSERVED: Final = Metric(
 SECONDS_AT_RISK: Final = Metric(
     "mm2_flow_seconds_at_risk",
     MetricType.GAUGE,
-    "Age of the oldest record that is not on the target; 0 if none is missing. Does not increase while the source is unreachable.",
+    "Age of the oldest record that is not on the target; 0 if none is missing. While the age is unknown in a partition, the greatest known "
+    "age. Does not increase while the source is unreachable.",
     _FLOW,
 )
 RECORDS_AT_RISK: Final = Metric(

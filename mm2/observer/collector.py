@@ -51,7 +51,7 @@ class _Flow:
         flow, labels = self._flow, self._labels
         self._sheet.add_states(names.FLOW_STATE, labels, _FLOW_STATES, str(flow.state))
         self._add(names.OBSERVED, None if flow.observed_ms is None else flow.observed_ms / 1000)
-        self._add(names.SECONDS_AT_RISK, flow.risk.seconds)
+        self._add(names.SECONDS_AT_RISK, flow.risk.least_seconds)
         self._add(names.RECORDS_AT_RISK, flow.risk.records)
         self._add(names.RECORDS_AT_RISK_AT_LEAST, flow.risk.least)
         self._add(names.BYTES_AT_RISK, flow.risk.bytes)

@@ -27,6 +27,7 @@ from mm2.observer.flow_state import FlowInputs, state_of, summary_of
 from mm2.observer.groups import GroupBook
 from mm2.observer.partitions import PartitionBook, PartitionInputs, Partitions
 from mm2.observer.polls import FlowClients, GroupsPoll, HeartbeatsPoll, LedgerPoll, SourcePoll
+from mm2.observer.timestamps import LOOKS
 from mm2.observer.views import FlowView, HeartbeatView, Latency, Risk
 from mm2.observer.watch import PeriodicPoll
 from mm2.observer.work import HerderWork, NoWork, StoredWork, Work, Works
@@ -116,13 +117,15 @@ class FlowObserver:
         work.signal_stop()  # only one answer was needed; `mm2 status --watch` calls this repeatedly
         self._note_wants(self.view())
         self._groups_watch.start()  # the groups in the ledger are known now
-        # The partitions to request from the source are known now. Two polls: the first shows which timestamps are
-        # missing.
-        for _ in range(2):
-            before = self._source.ends_at_s
-            while self._source.ends_at_s == before and not self._source_watch.error and time.monotonic() < deadline:
+        # The partitions to request from the source are known now. A poll that has begun before requests none, the next one shows which
+        # timestamps are missing, and each of the others reads some of them.
+        for _ in range(3 + len(self._source.partitions) // LOOKS):
+            before = self._source.polls
+            while self._source.polls == before and not self._source_watch.error and time.monotonic() < deadline:
                 time.sleep(0.05)
-            self.view()
+            risk = self.view().risk
+            if risk.seconds is not None and risk.records is not None:
+                break
         for watch in (self._heartbeats_watch, self._groups_watch):
             watch.await_first(max(0.0, deadline - time.monotonic()))
         return self.view()

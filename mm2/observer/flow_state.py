@@ -156,9 +156,10 @@ def _records(risk: Risk) -> str:
     records = f"{risk.least:,} record{'' if risk.least == 1 else 's'}"
     if risk.records is None:
         records = f"at least {records}"
-    if risk.seconds is None:
+    if risk.least_seconds is None:
         return f"{records}; the age of the oldest is not known yet"
-    return f"{duration(risk.seconds)}, {records}"
+    age = duration(risk.least_seconds)
+    return f"{age if risk.seconds is not None else f'at least {age}'}, {records}"
 
 
 def duration(seconds: float) -> str:

@@ -216,9 +216,7 @@ class PartitionBook:
                 other_logs.add(tp)
             elif view.lag_records:
                 if known.history.passed(view.position or 0) is None:
-                    stamp = inputs.stamps.get(tp)
-                    if stamp is None or not stamp.holds(view.position or 0):
-                        wanted.append((tp, view.position or 0))
+                    wanted.append((tp, view.position or 0))
                 if view.state in HEALTHY and not inputs.held and inputs.as_of_s - known.moved_s > STALLED_S:
                     stalled.append(tp)
         self._common, self._read_s = common, inputs.now_s
@@ -293,7 +291,8 @@ class PartitionBook:
             # A copier that waits for records does not know yet that none can arrive.
             standing = _Standing(PartitionState.UNREACHABLE, inputs.silent, inputs.silent_since_ms)
         is_counted = inputs.is_counted(tp, task)
-        is_lag_exact = inputs.has_current_ends and tp not in inputs.missing
+        is_end_current = tp in inputs.ends or (status is not None and status.is_fresh and status.row is not None)
+        is_lag_exact = inputs.has_current_ends and is_end_current and tp not in inputs.missing
         is_cut = _is_cut(tp, known, inputs)
         known.is_of_other_log = not is_turned and (
             is_cut or standing.state in OTHER_LOG or _is_replaced(tp, entry, inputs)

@@ -85,7 +85,7 @@ class SourcePoll:
 
     ``partitions`` are those to request, ``wanted`` the offsets whose timestamps are requested, ``other_logs`` the partitions whose log
     start offsets are requested (``starts``): the reader replaces all three. ``ends`` were requested at ``ends_at_s`` (monotonic clock,
-    0: never yet); ``missing`` are the errors of partitions. ``topic_ids`` are less than two minutes old while the source answers.
+    0: never yet); ``polls`` is the number of successful polls that have ended; ``missing`` are the errors of partitions. ``topic_ids`` are less than two minutes old while the source answers.
     """
 
     def __init__(self, clients: FlowClients) -> None:
@@ -93,6 +93,7 @@ class SourcePoll:
         self.wanted: tuple[tuple[TopicPartition, int], ...] = ()
         self.ends: Mapping[TopicPartition, int] = {}
         self.ends_at_s = 0.0
+        self.polls = 0
         self.missing: Mapping[TopicPartition, KafkaFailure] = {}
         self.stamps: Mapping[TopicPartition, BatchTimestamp] = {}
         self.other_logs: frozenset[TopicPartition] = frozenset()
@@ -110,6 +111,7 @@ class SourcePoll:
             began_s = time.monotonic()
             self._cluster.preflight(ANSWER_S)
             self.ends_at_s = began_s
+            self.polls += 1
             return
         began_s = time.monotonic()
         answers = self._admin.list_offsets(dict.fromkeys(wanted, LATEST))
@@ -126,16 +128,16 @@ class SourcePoll:
         self.ends_at_s = began_s
         # Timestamps that are no longer requested are dropped: a later missing record would seem as old as one copied
         # long ago.
-        places = self.wanted
-        asked = {tp for tp, _ in places}
-        stamps = {tp: stamp for tp, stamp in self.stamps.items() if tp in asked}
+        wanted_offsets = dict(self.wanted)
+        stamps = {tp: stamp for tp, stamp in self.stamps.items() if tp in wanted_offsets}
         # Partitions without a timestamp come first, then those whose timestamps are the oldest.
-        turns = {tp: turn for turn, tp in enumerate(stamps)}
-        order = sorted(places, key=lambda place: turns.get(place[0], -1))
-        fresh = self._stamps.read(order)
+        new = [(tp, offset) for tp, offset in wanted_offsets.items() if tp not in stamps]
+        moved = [(tp, wanted_offsets[tp]) for tp, stamp in stamps.items() if not stamp.holds(wanted_offsets[tp])]
+        fresh = self._stamps.read(new + moved)
         for tp in fresh:
             stamps.pop(tp, None)
         self.stamps = {**stamps, **fresh}
+        self.polls += 1
 
     def _read_logs(self, now_s: float) -> None:
         """Read which topics these are, and where the logs begin to which positions do not belong. Raises KafkaFailure."""

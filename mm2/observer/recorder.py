@@ -78,7 +78,7 @@ class FlowSampler:
         risk = view.risk
         # A lower bound of 0 shows nothing, and a curve does not show that it is one.
         lag = risk.records if risk.records is not None else risk.least or None
-        return FlowSample(view.records_per_s, view.bytes_per_s, lag, risk.seconds, found, samples)
+        return FlowSample(view.records_per_s, view.bytes_per_s, lag, risk.least_seconds, found, samples)
 
     def of_status(self, at_ms: int, status: FlowStatus, assigned: Mapping[TopicPartition, int] | None) -> FlowSample:
         """A sample of what this process copies; ``assigned`` are all partitions of the flow, None if not known."""

@@ -54,14 +54,14 @@ class RiskSum:
     def risk(self, *, is_nothing: bool) -> Risk:
         """The sum. ``is_nothing``: it is known that there are no partitions."""
         known = self.records_known or is_nothing
-        # The oldest of some known ages is a lower bound of the total; a bound of zero is unknown instead. A partition
-        # of unknown lag may contain an older record.
-        seconds = self.oldest if self.oldest_known or self.oldest > 0 else None
+        # A partition of unknown lag may contain an older record. A bound of zero says nothing.
+        seconds = round(self.oldest, 1) if known and (self.oldest_known or self.oldest > 0) else None
         return Risk(
-            round(seconds, 1) if known and seconds is not None else None,
+            seconds if self.oldest_known else None,
             self.records if known and self.is_exact else None,
             self.bytes if known and self.bytes_known else None,
             self.records if known else None,
+            seconds,
         )
 
 

@@ -1,10 +1,9 @@
 """Reads the timestamp of the oldest record that is not on the target, where the history of end offsets is too short.
 
-No Kafka API returns the timestamp at an offset, so the batch that contains it is fetched: one request for each
-partition. If a request contains several partitions, a broker returns a batch larger than the limit only for the first.
-A poll is bounded in number, bytes and time, and a result is valid for all offsets of its batch. Only the header is
-read. Its base timestamp is that of the batch's first record, so the reported age is too high by at most the time span
-of one batch.
+No Kafka API returns the timestamp at an offset, so the batch that contains it is fetched. A broker returns a batch that is
+larger than the limit of a partition only for the first partition of a request, so the others are requested again. A poll is
+bounded in number, bytes and time, and a result is valid for all offsets of its batch. Only the header is read. Its base
+timestamp is that of the batch's first record, so the reported age is too high by at most the time span of one batch.
 """
 
 from __future__ import annotations
@@ -19,13 +18,14 @@ from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure, Unsuppor
 from mm2.kafka.fetch_reader import FetchReader, FetchReaderLimits
 from mm2.kafka.records.batch import DELETE_HORIZON, LOG_APPEND_TIME, iter_batches
 from mm2.kafka.records.record import decode_batch
-from mm2.kafka.structs import Metadata, TopicPartition
+from mm2.kafka.structs import TopicPartition
 
-#: Reads in one poll.
-LOOKS: Final = 32
+#: Partitions read in one poll.
+LOOKS: Final = 256
 _BYTES: Final = 4 << 20
 _SECONDS: Final = 1.0
-_LIMITS: Final = FetchReaderLimits(max_wait_ms=0, max_bytes=4096, partition_bytes=4096, incremental=False)
+_REQUEST_BYTES: Final = 1 << 20
+_LIMITS: Final = FetchReaderLimits(max_wait_ms=0, max_bytes=_REQUEST_BYTES, partition_bytes=4096, incremental=False)
 _FORWARD_MS: Final = 3_600_000
 _METADATA_AGE_S: Final = 30.0
 
@@ -66,35 +66,37 @@ class BatchTimestampReader:
 
         A partition that cannot be read now is left out. Raises KafkaFailure if the cluster does not answer.
         """
-        some = list(wanted)[:LOOKS]
-        if not some:
+        left = dict(list(wanted)[:LOOKS])
+        if not left:
             return {}
-        metadata = self._cluster.metadata({tp.topic for tp, _ in some}, max_age_s=_METADATA_AGE_S)
+        metadata = self._cluster.metadata({tp.topic for tp in left}, max_age_s=_METADATA_AGE_S)
         found: dict[TopicPartition, BatchTimestamp] = {}
         deadline, most = time.monotonic() + _SECONDS, self._reader.bytes_received + _BYTES
-        for tp, offset in some:
-            if time.monotonic() > deadline or self._reader.bytes_received > most:
-                break
-            stamp = self._read(metadata, tp, offset)
-            if stamp is not None:
-                found[tp] = stamp
+        while left and time.monotonic() <= deadline and self._reader.bytes_received <= most:
+            before = len(left)
+            self._reader.send(left, _LIMITS, metadata=metadata)
+            while self._reader.has_results:
+                for tp, answer in self._reader.receive(self._timeout_s).items():
+                    if isinstance(answer, KafkaFailure):
+                        _raise_unless_of_partition(answer)
+                        del left[tp]
+                    elif answer.records:
+                        stamp = _stamp(answer.records, left.pop(tp))
+                        if stamp is not None:
+                            found[tp] = stamp
+            if len(left) == before:
+                break  # what is left has no records at these offsets
         return found
 
     def close(self) -> None:
         """Disconnect; a read in progress fails."""
         self._reader.abort()
 
-    def _read(self, metadata: Metadata, tp: TopicPartition, offset: int) -> BatchTimestamp | None:
-        self._reader.send({tp: offset}, _LIMITS, metadata=metadata)
-        while self._reader.has_results:
-            answer = self._reader.receive(self._timeout_s).get(tp)
-            if isinstance(answer, BrokerFailure) and not isinstance(answer, UnsupportedVersion):
-                return None
-            if isinstance(answer, KafkaFailure):
-                raise answer
-            if answer is not None:
-                return _stamp(answer.records, offset)
-        return None
+
+def _raise_unless_of_partition(failure: KafkaFailure) -> None:
+    """Raise an error that does not concern one partition only."""
+    if not isinstance(failure, BrokerFailure) or isinstance(failure, UnsupportedVersion):
+        raise failure
 
 
 def _stamp(records: memoryview, offset: int) -> BatchTimestamp | None:

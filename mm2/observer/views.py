@@ -50,15 +50,22 @@ class FlowState(StrEnum):
 class Risk:
     """What would be lost if the source failed now.
 
-    ``seconds`` is the age of the oldest record that is not on the target, 0 if none is missing. ``bytes`` are estimated
-    from the records copied recently. ``records_at_least`` are those that are known. They are all ``records`` only if the
-    source answers, and the position and the end offset of each partition are known; otherwise ``records`` is None.
+    ``seconds`` is the age of the oldest record that is not on the target, 0 if none is missing. It is None while the age is unknown in
+    some partition; ``seconds_at_least`` is the greatest known age. ``bytes`` are estimated from the records copied recently.
+    ``records_at_least`` are those that are known. They are all ``records`` only if the source answers, and the position and the end
+    offset of each partition are known; otherwise ``records`` is None.
     """
 
     seconds: float | None = None
     records: int | None = None
     bytes: int | None = None
     records_at_least: int | None = None
+    seconds_at_least: float | None = None
+
+    @property
+    def least_seconds(self) -> float | None:
+        """The age of the oldest record that is known to be missing on the target; None: not known at all."""
+        return self.seconds if self.seconds_at_least is None else self.seconds_at_least
 
     @property
     def least(self) -> int | None:

@@ -144,6 +144,7 @@ def test_a_flow_that_is_written_to_is_not_failed_over_by_accident(env: Environme
 
 def test_the_figures_of_a_source_that_answers_are_exact(env: Environment, capsys: Capsys) -> None:
     assert asked(capsys, "pause", env.file, "A->B", "--topic", "paused")[0] == 0
+    oldest_s = time.time()
     env.write("blocked", 1, TOO_LARGE)
     wait_until(lambda: env.states()["blocked"] == "TOO_LARGE", 60, detail=env.states)
     limit = "and topic A.blocked accepts 10,000. "
@@ -157,8 +158,10 @@ def test_the_figures_of_a_source_that_answers_are_exact(env: Environment, capsys
     wait_until(lambda: env.missing() == {"blocked": 31, "paused": 40, "running": 0}, 60, detail=env.missing)
     wait_until(lambda: env.overview()["risk"]["records"] == 71, 30, detail=env.overview)
     assert env.metric("mm2_flow_records_at_risk") == env.metric("mm2_flow_records_at_risk_at_least") == 71
+    asked_s = time.time()
     flow = env.status(capsys)
     assert (flow["risk"]["records"], flow["risk"]["records_at_least"]) == (71, 71)
+    assert asked_s - oldest_s - 1 < flow["risk"]["seconds"] < time.time() - oldest_s + 1
     report = env.dry_run(capsys)
     assert [report[f"records_at_risk{bound}"] for bound in ("", "_at_least", "_at_most")] == [71, 71, 71]
     assert {row["topic"]: row["missing"] for row in report["partitions"]} == env.missing()

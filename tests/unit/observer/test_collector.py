@@ -306,7 +306,13 @@ def test_the_json_of_a_flow_has_counts_instead_of_lists() -> None:
         2,
     )
     assert document["states"] == {"RUNNING": 2, "CORRUPT": 1}
-    assert document["risk"] == {"seconds": 4.0, "records": 30, "bytes": None, "records_at_least": None}
+    assert document["risk"] == {
+        "seconds": 4.0,
+        "records": 30,
+        "bytes": None,
+        "records_at_least": None,
+        "seconds_at_least": None,
+    }
 
 
 def test_partitions_are_filtered_sorted_and_paged() -> None:

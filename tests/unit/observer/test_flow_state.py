@@ -27,6 +27,11 @@ def like(inputs: FlowInputs = HEALTHY, **changes: object) -> FlowInputs:
         (BEHIND, FlowState.RUNNING, "If A dies now you lose 4.2 seconds, 3,400 records."),
         (like(risk=Risk(0.3, 1, 9)), FlowState.RUNNING, "If A dies now you lose 0.3 seconds, 1 record."),
         (
+            like(risk=Risk(None, 7, 9, 7, 28.8)),
+            FlowState.RUNNING,
+            "If A dies now you lose at least 29 seconds, 7 records.",
+        ),
+        (
             like(risk=Risk(None, 7, 9)),
             FlowState.RUNNING,
             "If A dies now you lose 7 records; the age of the oldest is not known yet.",

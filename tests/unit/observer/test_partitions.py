@@ -129,7 +129,7 @@ def test_a_backlog_older_than_the_history_has_the_age_of_its_record(env: Environ
     assert (seen.risk.seconds, seen.risk.records) == (None, 30)
     seen = env.refresh(0, stamps={T1: BatchTimestamp(20, 30, NOW_MS - 59_000)})
     assert seen.risk.seconds == 60.0
-    assert seen.wanted == ()
+    assert seen.wanted == ((T1, 20),), "the source drops timestamps that are not requested any more"
 
 
 def test_verified_offsets_of_replaced_topics_are_not_reported(env: Environment) -> None:
