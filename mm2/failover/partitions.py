@@ -128,14 +128,14 @@ def _progress_questions(
 
 
 def _last_known_end(sides: Sides, entry: LedgerEntry, answers: SourceAnswers) -> tuple[int | None, int | None]:
-    """The last end offset of a partition that the ledger has, and its time.
+    """The last end offset of a partition that the ledger has, and a time at which the source still answered.
 
     The entry's is that of the copier's last Fetch, which is older for a paused or blocked partition.
     """
     noted = answers.ends.get(entry.source, -1)
     if noted >= entry.end and noted >= 0:
         return noted, answers.answered_ms
-    return (entry.end, _source_answered_ms(sides, entry)) if entry.end >= 0 else (None, None)
+    return (entry.end, _source_answered_ms(sides, entry, answers)) if entry.end >= 0 else (None, None)
 
 
 def _evidence(
@@ -200,12 +200,15 @@ def source_ends(sides: Sides, chosen: Sequence[TopicPartition]) -> dict[TopicPar
 def last_contact_ms(sides: Sides) -> int | None:
     """The time of the newest data from the source on the target; None if there is none.
 
-    These are heartbeats, the ledger's entries, and the leader's note of the source's last answer.
+    These are heartbeats, and the leader's note of the source's last answer. The ledger of an old version has no note; then the times of
+    its entries are used, which can be later: a new micro-batch writes them before it has read anything.
     """
-    entries = [entry for tp in sides.ledger.partitions() if (entry := sides.ledger.entry(tp)) is not None]
-    times = [at_ms for entry in entries if (at_ms := _source_answered_ms(sides, entry)) is not None]
-    if (answered_ms := source_answers(sides.ledger).answered_ms) is not None:
-        times.append(answered_ms)
+    answers = source_answers(sides.ledger)
+    if answers.answered_ms is None:
+        entries = [entry for tp in sides.ledger.partitions() if (entry := sides.ledger.entry(tp)) is not None]
+        times = [at_ms for entry in entries if (at_ms := _source_answered_ms(sides, entry, answers)) is not None]
+    else:
+        times = [answers.answered_ms]
     props = {
         **sides.config.source_connector,
         **sides.clients.client_props(Side.TARGET, ClientKind.CONSUMER, "mm2-cli-heartbeats"),
@@ -219,14 +222,14 @@ def last_contact_ms(sides: Sides) -> int | None:
     return max((at_ms for at_ms in times if at_ms >= 0), default=None)
 
 
-def _source_answered_ms(sides: Sides, entry: LedgerEntry) -> int | None:
-    """When the source last answered for a partition.
+def _source_answered_ms(sides: Sides, entry: LedgerEntry, answers: SourceAnswers) -> int | None:
+    """When the source had answered for a partition; it may have answered later, too.
 
-    Its entry's time is not used as such: the entry is also written for later errors, and by a task that has paused the
-    partition.
+    The entry's time is used only if there is no note: the entry is also written for later errors, by a task that has paused the
+    partition, and by a new micro-batch that has not read anything.
     """
     if entry.condition is None:
-        return sides.ledger.written_ms(entry.source)
+        return sides.ledger.written_ms(entry.source) if answers.answered_ms is None else answers.answered_ms
     return None if entry.condition.state == PartitionState.PAUSED else entry.condition.since_ms
 
 

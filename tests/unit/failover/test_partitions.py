@@ -17,7 +17,7 @@ from mm2.copy.session import EndedSession, LedgerEntry, Mark, PartitionCondition
 from mm2.failover.evidence import FailoverReport, PartitionEvidence, RecordCount
 from mm2.failover.groups import Choice
 from mm2.failover.leaving import Before, after_stop, refuse_to_leave_behind
-from mm2.failover.partitions import partitions_of
+from mm2.failover.partitions import last_contact_ms, partitions_of
 from mm2.failover.sides import OFFSETS_S, Refused
 from mm2.failover.uncopied import Uncopied
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
@@ -259,6 +259,35 @@ def test_the_last_known_end_of_a_partition_that_was_promoted_is_a_lower_bound(mo
     out = io.StringIO()
     write_report(out, FailoverReport("failover", "A->B", False, 20_000, "refused", 5_000, [found]))
     assert "120 at an unknown time" in out.getvalue()
+
+
+def _unreachable(_props: object) -> Any:
+    raise KafkaFailure("refused")
+
+
+@pytest.mark.parametrize(
+    ("notes", "expected_ms"),
+    [({(): {"answered_ms": 1_000}}, 1_000), ({}, 9_000)],
+    ids=["noted", "a ledger of an old version"],
+)
+def test_an_entry_that_was_written_after_the_source_died_is_no_answer_of_it(
+    monkeypatch: pytest.MonkeyPatch, notes: dict[tuple[str, ...], dict[str, Any]], expected_ms: int
+) -> None:
+    """A new micro-batch writes all entries before it has read anything: the last contact was later than the death."""
+    entry = LedgerEntry("t", 0, "A.t", Mark(90, 90, 90), session=SESSION, end=120)
+    ledger = SimpleNamespace(
+        entry=lambda _: entry, partitions=lambda: [SOURCE], written_ms=lambda _: 9_000, notes=lambda _: notes
+    )
+    monkeypatch.setattr("mm2.failover.partitions.MirrorClient", _unreachable)
+    sides: Any = SimpleNamespace(
+        ledger=ledger,
+        pair=SourceAndTarget("A", "B"),
+        config=SimpleNamespace(source_connector={}),
+        clients=SimpleNamespace(client_props=lambda *_: {}),
+    )
+    assert last_contact_ms(sides) == expected_ms
+    found = seen(monkeypatch, entry, 90, notes=notes)
+    assert found.end_ms == (expected_ms if notes else 5_000)
 
 
 @pytest.mark.parametrize(
