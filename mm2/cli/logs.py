@@ -36,7 +36,7 @@ _NUMBERS: Final = {
 
 def _lenient(call: Callable[..., Any]) -> Callable[..., Any]:
     def tried(*arguments: Any) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):  # ValueError: the stream is closed
             call(*arguments)
 
     return tried

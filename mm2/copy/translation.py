@@ -76,15 +76,11 @@ class Translation:
             self._passes[-1].segments.append(segment)
         self._chunks = chunks
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether no record is known to be on the target."""
-        return not self._segments
-
     def to_target(self, offset: int) -> TranslatedOffset | None:
         """The target offset for a group with the committed source offset ``offset``; None: before all known segments."""
         if not self._segments:
-            return None
+            # What lies behind was copied by another program, whose offset syncs are more precise.
+            return None if offset > self._mark.source else _from_mark(offset, self._mark.source, self._mark.target)
         latest = self._latest(offset)
         for run in reversed(self._passes):
             if run.start <= offset:
@@ -102,6 +98,8 @@ class Translation:
 
     def to_source(self, offset: int) -> TranslatedOffset | None:
         """The source offset for a group with the committed target offset ``offset``; None: before all known segments."""
+        if not self._segments:
+            return _from_mark(offset, self._mark.target, self._mark.source)
         index = bisect_right(self._segments, offset, key=lambda segment: segment.target) - 1
         if index < 0:
             return None
@@ -199,6 +197,18 @@ class Translation:
             if unread < after:
                 return min(unread, found)
         return found
+
+
+def _from_mark(offset: int, here: int, there: int) -> TranslatedOffset | None:
+    """Translate an offset of a copy that has no record yet, or only those of another program, by its mark.
+
+    What lies before the mark on one side is not after it on the other one, and copying continues there.
+    """
+    if min(here, there) < 0:
+        return None
+    if offset > here:
+        return TranslatedOffset(there, is_exact=False, at_most=None)
+    return TranslatedOffset(there, is_exact=True, at_most=there) if offset == here or there == 0 else None
 
 
 def _without(runs: Sequence[_Newest], taken: Sequence[_Newest]) -> list[_Newest]:

@@ -42,6 +42,31 @@ def test_a_group_in_a_hole_reads_nothing_again() -> None:
     assert known.to_target(15) == TranslatedOffset(10, is_exact=True, at_most=11)
 
 
+@pytest.mark.parametrize(
+    ("mark", "to_target", "to_source"),
+    [
+        (Mark(0, 0, 0), {0: exactly(0), 3: None}, {0: exactly(0)}),
+        (
+            Mark(21, 25, 0),
+            {20: None, 21: exactly(25), 30: None},
+            {24: None, 25: exactly(21), 30: TranslatedOffset(21, False, None)},
+        ),
+        (Mark(50, 0, 0), {20: exactly(0), 50: exactly(0)}, {0: exactly(50)}),
+        (Mark(0, 50, 0), {0: exactly(50)}, {20: exactly(0), 50: exactly(0), 60: TranslatedOffset(0, False, None)}),
+        (Mark(21, -1, 0), {21: None}, {0: None}),
+        (Mark(-1, -1, 0), {0: None}, {0: None}),
+    ],
+    ids=["empty", "only another program has copied", "empty target", "others have written", "no target offset", "new"],
+)
+def test_without_a_known_record_the_mark_translates(
+    mark: Mark, to_target: dict[int, TranslatedOffset | None], to_source: dict[int, TranslatedOffset | None]
+) -> None:
+    """Groups had no offset on the way back, although both logs ended at the same record."""
+    known = Translation([], mark)
+    assert {offset: known.to_target(offset) for offset in to_target} == to_target
+    assert {offset: known.to_source(offset) for offset in to_source} == to_source
+
+
 def test_an_empty_target_starts_before_its_first_record() -> None:
     known = Translation([SegmentChunk(0, [Segment(50, 0, 10)])], Mark(60, 10, 10))
     assert known.to_target(20) == exactly(0)
