@@ -17,7 +17,9 @@ class PartitionState(StrEnum):
 
     RUNNING = "RUNNING"
     CATCHING_UP = "CATCHING_UP"
-    PREPARING = "PREPARING"  # offsets are preserved, and those before the first record are filled before it is copied
+    PREPARING = (
+        "PREPARING"  # not copied yet: a new topic, or preserved offsets before the first record are filled first
+    )
     THROTTLED = "THROTTLED"
     BLOCKED_BY_OPEN_TXN = "BLOCKED_BY_OPEN_TXN"
     PAUSED = "PAUSED"

@@ -30,6 +30,7 @@ from mm2.failover.leaving import (
     reason_to_confirm,
     refuse_rejected,
     refuse_to_leave_behind,
+    refuse_uncopied,
     rejection_error,
     unknown_error,
     wait_until_copied,
@@ -78,6 +79,7 @@ def failover(config: FlowConfig, options: FailoverOptions, confirm: Confirm) -> 
             return _dry_run(sides, before, options)
         if not options.leave_behind:
             refuse_to_leave_behind(sides, before)
+        refuse_uncopied(sides, before)
         groups = Groups(sides, options.choice)
         result = _execute(sides, before, groups, options)
         return _report(sides, result, groups, dry_run=False)

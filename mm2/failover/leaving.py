@@ -10,7 +10,7 @@ from typing import Final, Self
 from mm2.copy.states import PartitionState
 from mm2.failover.evidence import FailoverReport, PartitionEvidence, counted, missing_records, target_problems
 from mm2.failover.groups import Choice
-from mm2.failover.partitions import chosen_partitions, partitions_of, source_ends
+from mm2.failover.partitions import NothingChosen, chosen_partitions, partitions_of, source_ends
 from mm2.failover.sides import Refused, Sides
 from mm2.failover.uncopied import Uncopied, uncopied
 from mm2.kafka.errors import KafkaFailure
@@ -103,8 +103,16 @@ class Before:
 
 
 def selected_partitions(sides: Sides, choice: Choice) -> tuple[list[TopicPartition], set[str]]:
-    """The chosen partitions in the ledger, and the topics left out, which the flow does not select any more. Raises Refused."""
-    chosen = chosen_partitions(sides, choice)
+    """The chosen partitions in the ledger, and the topics left out, which the flow does not select any more.
+
+    There may be none if the chosen topics have partitions of which nothing was copied yet. Raises Refused.
+    """
+    try:
+        chosen = chosen_partitions(sides, choice)
+    except NothingChosen:
+        if not uncopied(sides, choice).partitions:
+            raise
+        chosen = []
     deselected = {topic for topic in {tp.topic for tp in chosen} if not sides.selection.should_replicate(topic)}
     selected = [tp for tp in chosen if tp.topic not in deselected]
     if deselected and not selected:
@@ -145,6 +153,15 @@ def refuse_to_leave_behind(sides: Sides, before: Before) -> None:
             f"Cluster {sides.pair.source} answers and has {missing_records(found).of('record')} that are not on "
             f"{sides.pair.target} yet ({first.source}: {first.next_offset} of {first.end}{note}). Stop its producers and "
             "use --wait SECONDS, or use --leave-behind to leave these records behind."
+        )
+
+
+def refuse_uncopied(sides: Sides, before: Before) -> None:
+    """Raise Refused if nothing of the chosen topics was copied."""
+    if not before.copied and before.new.partitions:
+        raise Refused(
+            f"Nothing was copied yet of {before.new.partitions[0].topic}: there is no topic on {sides.pair.target} to continue with. "
+            "The flow finds new topics after refresh.topics.interval.seconds."
         )
 
 

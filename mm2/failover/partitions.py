@@ -26,10 +26,14 @@ from mm2.mirror.discovery import vanished
 from mm2.mirror.source_answers import SourceAnswers, source_answers
 
 
+class NothingChosen(Refused):
+    """The ledger has none of the chosen topics."""
+
+
 def chosen_partitions(sides: Sides, choice: Choice) -> list[TopicPartition]:
     """The chosen partitions in the ledger.
 
-    Raises Refused if there are none, neither copied nor received from the opposite flow.
+    Raises NothingChosen if there are none, neither copied nor received from the opposite flow.
     """
     known = sides.known_partitions()
     chosen = [tp for tp in known if choice.has_topic(tp.topic)]
@@ -37,9 +41,9 @@ def chosen_partitions(sides: Sides, choice: Choice) -> list[TopicPartition]:
     if chosen or any(choice.has_topic(tp.topic) for tp in reverse):
         return chosen
     if not known:
-        raise Refused(f"The ledger of {sides.pair} has no topics: nothing was copied yet.")
+        raise NothingChosen(f"The ledger of {sides.pair} has no topics: nothing was copied yet.")
     topics = sorted({tp.topic for tp in known})
-    raise Refused(
+    raise NothingChosen(
         f"No topic of {sides.pair} matches --topic; topics in its ledger ({len(topics)}): {', '.join(topics[:5])}."
     )
 

@@ -12,7 +12,15 @@ from mm2.failover.copy_control import hand_over, may_be_promoted, on_interrupt
 from mm2.failover.denials import denials_of, to_allow
 from mm2.failover.evidence import FailoverReport, counted, target_problems
 from mm2.failover.groups import Choice
-from mm2.failover.leaving import Before, Confirm, after_stop, reason_to_confirm, refuse_rejected, refuse_to_leave_behind
+from mm2.failover.leaving import (
+    Before,
+    Confirm,
+    after_stop,
+    reason_to_confirm,
+    refuse_rejected,
+    refuse_to_leave_behind,
+    refuse_uncopied,
+)
 from mm2.failover.partitions import last_contact_ms
 from mm2.failover.sides import FlowConfig, Sides, now_ms
 from mm2.kafka.error_codes import ErrorCode
@@ -47,6 +55,7 @@ def promote(
                 before = Before.of(sides, choice)  # as it is after the confirmation
                 if not leave_behind:
                     refuse_to_leave_behind(sides, before)
+            refuse_uncopied(sides, before)
         return run(before, dry_run=dry_run)
 
 

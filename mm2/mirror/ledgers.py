@@ -181,4 +181,9 @@ def copied_topics(ledgers: Ledgers) -> dict[str, str]:
         if vanished(failure):
             return {}
         raise
+    return copied_to(ledger)
+
+
+def copied_to(ledger: Ledger) -> dict[str, str]:
+    """The remote topic of each topic in a ledger."""
     return {tp.topic: entry.remote_topic for tp in ledger.partitions() if (entry := ledger.entry(tp)) is not None}

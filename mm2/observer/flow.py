@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -18,13 +18,14 @@ from mm2.copy.tally import BOUNDS_S
 from mm2.kafka.structs import TopicPartition
 from mm2.metrics.mirror import metric_formats
 from mm2.mirror.clients import Side
-from mm2.mirror.preparation import preparations
+from mm2.mirror.preparation import Preparation, preparations
 from mm2.mirror.promotions import promoted
 from mm2.mirror.source_answers import SourceAnswers, source_answers
 from mm2.mirror.topic_limits import over_limit_message
 from mm2.observer.certificates import Certificates, client_certificates
 from mm2.observer.flow_state import FlowInputs, state_of, summary_of
 from mm2.observer.groups import GroupBook
+from mm2.observer.new_topics import NEW_TOPICS_S, NewTopicsPoll
 from mm2.observer.partitions import PartitionBook, PartitionInputs, Partitions
 from mm2.observer.polls import FlowClients, GroupsPoll, HeartbeatsPoll, LedgerPoll, SourcePoll
 from mm2.observer.timestamps import LOOKS
@@ -77,7 +78,15 @@ class FlowObserver:
         self._target_watch = PeriodicPoll(f"{name}-target", self._ledger, 1.0)
         self._heartbeats_watch = PeriodicPoll(f"{name}-heartbeats", self._heartbeats, _HEARTBEATS_S)
         self._groups_watch = PeriodicPoll(f"{name}-groups", self._groups, self._groups_interval_s)
-        self._watches = (self._source_watch, self._target_watch, self._heartbeats_watch, self._groups_watch)
+        self._new_topics = NewTopicsPoll(clients)
+        self._new_topics_watch = PeriodicPoll(f"{name}-new-topics", self._new_topics, self._new_topics_interval_s)
+        self._watches = (
+            self._source_watch,
+            self._target_watch,
+            self._heartbeats_watch,
+            self._groups_watch,
+            self._new_topics_watch,
+        )
         self._book = PartitionBook(rates=engine is not None)
         self._group_book = GroupBook()
         self._metric_formats = metric_formats(flow.props)
@@ -93,7 +102,7 @@ class FlowObserver:
         """Stop polling and close all connections, which aborts a request in flight."""
         for watch in self._watches:
             watch.signal_stop()
-        for ask in (self._source, self._ledger, self._heartbeats, self._groups):
+        for ask in (self._source, self._ledger, self._heartbeats, self._groups, self._new_topics):
             ask.close()
         for watch in self._watches:
             watch.join()
@@ -105,7 +114,7 @@ class FlowObserver:
         """
         deadline = time.monotonic() + timeout_s
         for watch in self._watches:
-            if watch is not self._groups_watch:
+            if watch not in {self._groups_watch, self._new_topics_watch}:
                 watch.start()
         work = PeriodicPoll(f"{self.flow.pair}-work", self._read_stored_work, 3_600)
         work.start()
@@ -117,18 +126,25 @@ class FlowObserver:
         work.signal_stop()  # only one answer was needed; `mm2 status --watch` calls this repeatedly
         self._note_wants(self.view())
         self._groups_watch.start()  # the groups in the ledger are known now
+        self._new_topics_watch.start()
+        self._await_source(lambda: self._new_topics_watch.await_first(0), deadline)
+        self.view()
         # The partitions to request from the source are known now. A poll that has begun before requests none, the next one shows which
         # timestamps are missing, and each of the others reads some of them.
         for _ in range(3 + len(self._source.partitions) // LOOKS):
             before = self._source.polls
-            while self._source.polls == before and not self._source_watch.error and time.monotonic() < deadline:
-                time.sleep(0.05)
+            self._await_source(lambda: self._source.polls != before, deadline)  # noqa: B023  (called at once)
             risk = self.view().risk
             if risk.seconds is not None and risk.records is not None:
                 break
         for watch in (self._heartbeats_watch, self._groups_watch):
             watch.await_first(max(0.0, deadline - time.monotonic()))
         return self.view()
+
+    def _await_source(self, is_done: Callable[[], bool], deadline_s: float) -> None:
+        """Wait for a poll of the source, unless it does not answer."""
+        while not is_done() and not self._source_watch.error and time.monotonic() < deadline_s:
+            time.sleep(0.05)
 
     def view(self) -> FlowView:
         """The current view, from what is known now."""
@@ -148,6 +164,10 @@ class FlowObserver:
                 # While the source does not answer, its new records are not known, so ages do not increase.
                 answered_ms = self._last_answer_ms(known, now_s, now_ms)
                 as_of_s = now_s if answered_ms is None else now_s - (now_ms - answered_ms) / 1000
+        preparing: dict[TopicPartition, Preparation] = {}
+        if ledger is not None:
+            preparing = {**self._new_topics.found, **preparations(ledger)}
+        self._new_topics.ledger, self._new_topics.assigned = ledger, work.tasks or ()
         partitions = self._book.read(
             PartitionInputs(
                 now_s,
@@ -168,7 +188,7 @@ class FlowObserver:
                 f"{self.flow.pair.source} does not answer: {source_error}" if source_error else "",
                 answered_ms,
                 noted,
-                {} if ledger is None else preparations(ledger),
+                preparing,
                 {} if ledger is None else promoted(ledger),
                 self._source.topic_ids,
                 self._source.starts,
@@ -331,6 +351,9 @@ class FlowObserver:
 
     def _ends_interval_s(self) -> float:
         return min(_MOST_S, max(1.0, len(self._source.partitions) / _ENDS_PER_S))
+
+    def _new_topics_interval_s(self) -> float:
+        return 1.0 if self._new_topics.ledger is None else NEW_TOPICS_S
 
     def _groups_interval_s(self) -> float:
         return max(_GROUPS_S, min(60.0, len(self._groups.seen.checkpoints) / _GROUPS_PER_S))

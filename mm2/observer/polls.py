@@ -46,13 +46,13 @@ class FlowClients:
 
     def __init__(self, props: Mapping[str, str]) -> None:
         self.props = props
-        self._clients = MirrorClients(props)
-        self.source, self.target = self._clients.source_alias, self._clients.target_alias
+        self.mirror = MirrorClients(props)
+        self.source, self.target = self.mirror.source_alias, self.mirror.target_alias
         self.policy = replication_policy(dict(props))
 
     def settings(self, side: Side) -> ClientSettings:
         """Client settings with deadlines of a few seconds. Raises ConfigException."""
-        found = self._clients.settings(side, ClientKind.ADMIN, f"observer-{side.value}")
+        found = self.mirror.settings(side, ClientKind.ADMIN, f"observer-{side.value}")
         limit_ms = int(ANSWER_S * 1000)
         return dataclasses.replace(
             found,
@@ -64,15 +64,15 @@ class FlowClients:
 
     def alias(self, side: Side) -> str:
         """The alias of the cluster on that side."""
-        return self._clients.alias(side)
+        return self.mirror.alias(side)
 
     def cluster(self, side: Side) -> Cluster:
         """Connections, nothing opened yet; the caller closes them."""
-        return Cluster(self.settings(side), name=self._clients.alias(side))
+        return Cluster(self.settings(side), name=self.mirror.alias(side))
 
     def mirror_client(self) -> MirrorClient:
         """A MirrorClient of the target; the caller closes it."""
-        props = {**self.props, **self._clients.client_props(Side.TARGET, ClientKind.ADMIN, "observer-heartbeats")}
+        props = {**self.props, **self.mirror.client_props(Side.TARGET, ClientKind.ADMIN, "observer-heartbeats")}
         for key in [key for key in props if key.startswith(("admin.", "consumer."))]:
             del props[key]
         limit_ms = int(ANSWER_S * 1000)

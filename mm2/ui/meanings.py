@@ -26,9 +26,9 @@ MEANINGS: Final = {
         "A backlog is being copied.", _BY_ITSELF, "Nothing, unless the lag grows.", "Mm2LagGrowing"
     ),
     PartitionState.PREPARING: Meaning(
-        "Offsets are preserved, and those before the first record are filled on the target before copying begins.",
+        "Not copied yet: the topic is new, or offsets are preserved, and those before the first record are filled on the target first.",
         _BY_ITSELF,
-        "Nothing. The reason shows the progress.",
+        "Nothing. New topics are found after refresh.topics.interval.seconds; for offsets the reason shows the progress.",
     ),
     PartitionState.THROTTLED: Meaning(
         "A limit of the flow or a quota of a broker applies.",
