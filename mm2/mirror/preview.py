@@ -179,6 +179,7 @@ class _Previewer:
                 topics = self._topics_to_copy(source)
                 former = self._other_names(topics, target)
                 self._remote_topics(topics, source, target)
+                self._topics_of_producers(topics)
                 self._configs(topics, target)
                 self._preserved_offsets(topics, source, target)
                 self._acls(topics, source)
@@ -382,6 +383,20 @@ class _Previewer:
             f"Topic {remote} on cluster {alias} {why}"
             for remote, why in (*plan.wide.items(), *plan.unknown.items(), *plan.over_limit.items())
         ]
+
+    def _topics_of_producers(self, topics: Collection[str]) -> None:
+        """Report which topics producers would not find on the target after a failover, because remote topics have other names."""
+        if not self._selection.names_show_origin:
+            return
+        existing = self._admins[Side.TARGET].list_topics()
+        policy = self._selection.policy
+        missing = sorted(topic for topic in topics if topic not in existing and not policy.is_heartbeats_topic(topic))
+        if missing:
+            alias = self._pair.target
+            self._notes.append(
+                f"After a failover: producers need topics of these names on {alias}, which do not exist there: {_first_of(missing)}. "
+                "Create them before, unless the brokers create topics automatically."
+            )
 
     def _preserved_offsets(self, topics: Collection[str], source: TopicsSeen, target: TopicsSeen) -> None:
         """What is filled before the first record, and remote partitions that are not written to."""
