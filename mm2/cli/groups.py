@@ -35,8 +35,8 @@ def add(verbs: Any) -> None:
         "committed offset on the target, with the lag on both clusters, and what the group would do if its consumers moved to the "
         "target now, without mm2 failover. Then the offsets that have no checkpoint (partitions of the source), or that "
         "sync.group.offsets.enabled does not write (partitions of the target), each with the reason that the "
-        "tasks reported last. Exit code: 0 there are no reasons, 1 there are some, or the given group is unknown, 2"
-        " the command failed, or not all offsets could be read.",
+        "tasks reported last. Exit code: 0 there are no reasons, 1 there are some, or the given group is unknown, 2 "
+        "the command failed, or not all offsets could be read for another reason than a source that does not answer.",
         epilog=examples(
             ("all groups", "mm2 groups mm2.properties 'A->B'"),
             ("one group", "mm2 groups mm2.properties 'A->B' --group billing"),

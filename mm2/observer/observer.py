@@ -151,7 +151,7 @@ def observe_once(config: MirrorMakerConfig, flows: Sequence[str] | None = None, 
     Raises ConfigException for a flow that the file does not define, and for invalid cluster settings.
     """
     pairs = {str(pair): pair for pair in config.possible_pairs()}
-    names = _copying(config) if flows is None else ["".join(name.split()) for name in flows]
+    names = list(map(str, config.replicating_pairs())) if flows is None else ["".join(name.split()) for name in flows]
     for name in names:
         if name not in pairs:
             raise ConfigException(f"The file has no flow {name}; its flows are {', '.join(pairs) or 'none'}.")
@@ -172,15 +172,6 @@ def observe_once(config: MirrorMakerConfig, flows: Sequence[str] | None = None, 
         for observer in observers:
             observer.stop()
     return Snapshot(int(time.time() * 1000), __version__, views)
-
-
-def _copying(config: MirrorMakerConfig) -> list[str]:
-    """The enabled flows; disabled ones only emit heartbeats and copy nothing."""
-    return [
-        str(pair)
-        for pair in config.cluster_pairs()
-        if config.connector_config(pair, SOURCE_CONNECTOR)["enabled"].strip().lower() == "true"
-    ]
 
 
 def spark_view(engine: CopyEngine, flows: Sequence[str]) -> SparkView:
