@@ -57,7 +57,7 @@ def add(verbs: Any) -> None:
         "value, headers and timestamp, as the flow's transformations and converters make it of the source's record. "
         "Other differences are explained by the flow's ledger, compaction or retention, or reported. Reads only what was copied before it started, so the flow may be running. "
         "Exit code: 0 equal, 1 they differ, 2 some of it could not be compared, 130 interrupted by Ctrl-C. With --continuous, "
-        "Ctrl-C is the usual end, and the exit code is 0 or 1.",
+        "Ctrl-C is the usual end: 1 if differences were ever found, 2 if the last comparison before it was not complete, else 0.",
         epilog=examples(
             ("everything", "mm2 verify mm2.properties 'A->B'"),
             ("one topic of last night", "mm2 verify mm2.properties 'A->B' --topic orders --from 2026-11-21T20:00Z"),
@@ -221,27 +221,30 @@ def _time(option: str, text: str | None) -> int | None:
 
 
 def _go_on(options: Any, verification: Verification, asked: VerifyRequest, stopping: StopRequest) -> int:
-    """Compare newly copied records repeatedly; returns the worst result."""
-    worst, quiet = EXIT_WELL, ""
+    """Compare newly copied records repeatedly; returns the exit code: differences are never forgotten, errors may be temporary."""
+    differ, last, quiet = False, EXIT_ERROR, ""
+
+    def code() -> int:
+        return EXIT_NOT_WELL if differ else last
+
     while True:
         try:
             report = verification.run(asked, incremental=True)
             if stopping.is_set():
-                return worst
+                return code()
             verification.store_verified(report)
         except KafkaFailure as failure:
-            # The error may be temporary; the output shows that nothing is verified meanwhile.
+            # The output shows that nothing is verified meanwhile.
             if str(failure) != quiet:
                 sys.stderr.write(f"mm2: {failure}\n")
-            quiet = str(failure)
+            quiet, last = str(failure), EXIT_ERROR
         else:
-            quiet = ""
+            quiet, last = "", _CODES[report.verdict]
             if report.records or report.verdict is not Verdict.EQUAL:
                 _publish(options, report, brief=True)
-            if report.counts:
-                worst = EXIT_NOT_WELL
+            differ = differ or bool(report.counts)
         if stopping.wait(options.every):
-            return worst
+            return code()
 
 
 def _publish(options: Any, report: VerifyReport, *, brief: bool = False) -> None:

@@ -8,14 +8,16 @@ import re
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mm2.cli.flow import CommandError
 from mm2.cli.mm2 import main
 from mm2.cli.tables import MOST_ROWS
-from mm2.cli.verify import _write, asked_for, bytes_of
+from mm2.cli.verify import _go_on, _write, asked_for, bytes_of
 from mm2.copy.ledger import Verified
+from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import TopicPartition
 from mm2.verify.findings import Difference, DifferenceKind, Findings
 from mm2.verify.page import page
@@ -222,3 +224,54 @@ def test_transformations_that_cannot_be_used_are_refused(
     assert main(["verify", str(file), "A->B"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(sentence)
+
+
+class Rounds:
+    """A verification with these results, and a stop request after the last one."""
+
+    def __init__(self, *results: VerifyReport | KafkaFailure) -> None:
+        self.results = list(results)
+
+    def run(self, _asked: object, *, incremental: bool) -> VerifyReport:
+        assert incremental
+        result = self.results.pop(0)
+        if isinstance(result, KafkaFailure):
+            raise result
+        return result
+
+    def store_verified(self, _report: VerifyReport) -> None:
+        pass
+
+    def is_set(self) -> bool:
+        return False
+
+    def wait(self, _s: float) -> bool:
+        return not self.results
+
+
+@pytest.mark.parametrize(
+    ("rounds", "code"),
+    [
+        (("equal",), 0),
+        (("failure",), 2),
+        (("failure", "equal"), 0),
+        (("equal", "failure"), 2),
+        (("incomplete", "equal"), 0),
+        (("equal", "incomplete"), 2),
+        (("different", "equal"), 1),
+        (("different", "failure"), 1),
+    ],
+    ids=str,
+)
+def test_a_continuous_comparison_that_has_compared_nothing_does_not_end_well(
+    rounds: tuple[str, ...], code: int
+) -> None:
+    results: dict[str, VerifyReport | KafkaFailure] = {
+        "equal": report_of(),
+        "different": report_of(Difference(DifferenceKind.MISSING, 3, None)),
+        "incomplete": report_of(error="no answer"),
+        "failure": KafkaFailure("B does not answer"),
+    }
+    verification: Any = Rounds(*(results[one] for one in rounds))
+    given = options(every=0.0, html=None, json=False, output="table")
+    assert _go_on(given, verification, asked_for(given), verification) == code
