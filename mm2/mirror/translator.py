@@ -208,7 +208,7 @@ class Translator:
             entry = ledger.entry(source)
             if entry is None:
                 return None
-            known = (version, entry, Translation(ledger.chunks(source), entry.mark))
+            known = (version, entry, Translation(ledger.chunks(source), entry.mark, entry.end))
             self._known[back, source] = known
         return known[1], known[2]
 
