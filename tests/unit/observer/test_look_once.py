@@ -11,6 +11,7 @@ from mm2.copy.session import LedgerEntry, Mark
 from mm2.kafka.structs import TopicPartition
 from mm2.observer import flow as module
 from mm2.observer.flow import FlowObserver, WatchedFlow
+from mm2.observer.polls import LedgerPoll, SourcePoll
 from mm2.observer.timestamps import LOOKS, BatchTimestamp
 from tests.unit.observer.test_observer import PAIR
 from tests.unit.observer.unreachable import PROPS
@@ -19,7 +20,7 @@ COUNT = 8 * LOOKS
 UNREADABLE = TopicPartition("t", 7)
 
 
-class _Source(module.SourcePoll):
+class _Source(SourcePoll):
     """A source with a record behind each position, of which one cannot be read."""
 
     def __call__(self) -> None:
@@ -29,7 +30,7 @@ class _Source(module.SourcePoll):
         self.polls += 1
 
 
-class _Target(module.LedgerPoll):
+class _Target(LedgerPoll):
     def __call__(self) -> None:
         ledger = Ledger()
         for number in range(COUNT):
