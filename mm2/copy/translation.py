@@ -63,11 +63,12 @@ class _Pass:
 
 class Translation:
     """The known mapping of one partition: ``chunks``, oldest first, and the mark that they reach to (`Ledger.chunks`,
-    `LedgerEntry.mark`).
+    `LedgerEntry.mark`). ``end`` is the source's end offset when the mark was written (`LedgerEntry.end`; -1: unknown).
     """
 
-    def __init__(self, chunks: Sequence[SegmentChunk], mark: Mark) -> None:
+    def __init__(self, chunks: Sequence[SegmentChunk], mark: Mark, end: int = -1) -> None:
         self._mark = mark
+        self._end = end
         self._segments = _valid_segments(chunks, mark)
         self._passes: list[_Pass] = []
         for segment in self._segments:
@@ -79,8 +80,12 @@ class Translation:
     def to_target(self, offset: int) -> TranslatedOffset | None:
         """The target offset for a group with the committed source offset ``offset``; None: before all known segments."""
         if not self._segments:
-            # What lies behind was copied by another program, whose offset syncs are more precise.
-            return None if offset > self._mark.source else _from_mark(offset, self._mark.source, self._mark.target)
+            # What lies behind was copied by another program, whose offset syncs are more precise. A program that was killed may have
+            # copied records past the position that it stored: they are on the target before the mark, and nothing shows how many.
+            is_certain = self._mark.target == 0 or self._end == self._mark.source
+            if offset > self._mark.source or not is_certain:
+                return None
+            return _from_mark(offset, self._mark.source, self._mark.target)
         latest = self._latest(offset)
         for run in reversed(self._passes):
             if run.start <= offset:
@@ -202,7 +207,7 @@ class Translation:
 def _from_mark(offset: int, here: int, there: int) -> TranslatedOffset | None:
     """Translate an offset of a copy that has no record yet, or only those of another program, by its mark.
 
-    What lies before the mark on one side is not after it on the other one, and copying continues there.
+    Records from the mark on are copied to after it.
     """
     if min(here, there) < 0:
         return None

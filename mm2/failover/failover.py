@@ -79,7 +79,7 @@ def failover(config: FlowConfig, options: FailoverOptions, confirm: Confirm) -> 
             return _dry_run(sides, before, options)
         if not options.leave_behind:
             refuse_to_leave_behind(sides, before)
-        refuse_uncopied(sides, before)
+        refuse_uncopied(sides, before, options.choice)
         groups = Groups(sides, options.choice)
         result = _execute(sides, before, groups, options)
         return _report(sides, result, groups, dry_run=False)

@@ -156,8 +156,11 @@ def refuse_to_leave_behind(sides: Sides, before: Before) -> None:
         )
 
 
-def refuse_uncopied(sides: Sides, before: Before) -> None:
-    """Raise Refused if nothing of the chosen topics was copied."""
+def refuse_uncopied(sides: Sides, before: Before, choice: Choice) -> None:
+    """Raise Refused if nothing of the chosen topics was copied, in either direction."""
+    reverse = [] if sides.reverse_ledger is None else sides.reverse_ledger.partitions()
+    if any(choice.has_topic(tp.topic) for tp in reverse):
+        return  # their groups return to the topics of the target
     if not before.copied and before.new.partitions:
         raise Refused(
             f"Nothing was copied yet of {before.new.partitions[0].topic}: there is no topic on {sides.pair.target} to continue with. "

@@ -55,7 +55,7 @@ def promote(
                 before = Before.of(sides, choice)  # as it is after the confirmation
                 if not leave_behind:
                     refuse_to_leave_behind(sides, before)
-            refuse_uncopied(sides, before)
+            refuse_uncopied(sides, before, choice)
         return run(before, dry_run=dry_run)
 
 

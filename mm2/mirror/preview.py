@@ -388,9 +388,15 @@ class _Previewer:
         """Report which topics producers would not find on the target after a failover, because remote topics have other names."""
         if not self._selection.names_show_origin:
             return
-        existing = self._admins[Side.TARGET].list_topics()
         policy = self._selection.policy
-        missing = sorted(topic for topic in topics if topic not in existing and not policy.is_heartbeats_topic(topic))
+        names = sorted(topic for topic in topics if not policy.is_heartbeats_topic(topic))
+        # Not by a list: it has only topics that the flow may describe, and the flow needs no right on these.
+        described = {
+            name: answer
+            for some in chunks(names, TOPICS_PER_REQUEST)
+            for name, answer in self._admins[Side.TARGET].describe_topics(some).items()
+        }
+        missing = [name for name in names if vanished(described[name])]
         if missing:
             alias = self._pair.target
             self._notes.append(

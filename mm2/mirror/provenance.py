@@ -126,14 +126,14 @@ class Provenance:
         return allowed, not waiting
 
     def foreseen(self, topics: Collection[str]) -> set[str]:
-        """The topics that `allowed` would return now. Writes no claim; reports the topics that are refused.
+        """The topics that `allowed` would return now. Writes nothing; reports the topics that are refused.
 
         Raises KafkaFailure if a ledger on the source cannot be read.
         """
         source_id = self.source_admin.describe_cluster().cluster_id
         target_id = self.target_admin.describe_cluster().cluster_id
         named = self.selection.names_show_origin
-        self.handed_over = self._promoted(must_know=False) & set(topics)
+        self.handed_over = self._promoted(must_know=False, restores=False) & set(topics)
         if not source_id or not target_id or (named and source_id != target_id):
             return set(topics)
         topics = set(topics) - self.handed_over - self._not_turned(topics)
@@ -174,11 +174,14 @@ class Provenance:
         self._write(self._claims)
         return True
 
-    def _promoted(self, *, must_know: bool) -> set[str]:
-        """The promoted topics in the flow's ledger. Raises KafkaFailure if they cannot be read now but may be soon."""
+    def _promoted(self, *, must_know: bool, restores: bool = True) -> set[str]:
+        """The promoted topics in the flow's ledger. Raises KafkaFailure if they cannot be read now but may be soon.
+
+        ``restores``: write those that a recreated ledger has lost.
+        """
         try:
             found = promoted(self.ledgers.own())
-            if self._losses != self.ledgers.losses:
+            if restores and self._losses != self.ledgers.losses:
                 # The next process would copy the topics again, into those that applications write to.
                 lost = {topic: one for topic, one in self._promotions.items() if topic not in found}
                 self.ledgers.write([one.record() for one in lost.values()])

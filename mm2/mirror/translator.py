@@ -120,10 +120,14 @@ class Translator:
         found, reason = (None, None) if known is None else _by_ledger(known[1], offset)
         if found is not None and found.is_exact:
             return Translated(remote, found.offset, is_exact=True)
-        if remote == partition.topic and self._standing(self.home_ledger, partition, back=True):
-            # Under identity naming the opposite flow copied it here while this flow did not copy it.
+        back: Translated | Untranslated | None = None
+        home_known = self._standing(self.home_ledger, partition, back=True) if remote == partition.topic else None
+        if home_known:
+            # Under identity naming the opposite flow copied it here while this flow did not copy it. If its ledger knows no record,
+            # the offset syncs of this flow are more precise than the end of its copy.
             back = self._back(partition, partition.topic, offset, on_source, on_target)
-            if isinstance(back, Translated) and (found is None or back.is_exact):
+            is_known = found is None and home_known[1].first_known is not None
+            if isinstance(back, Translated) and (back.is_exact or is_known):
                 return back
         by_syncs = self._by_syncs(partition, offset, None if known is None else known[0])
         if isinstance(by_syncs, int):
@@ -136,6 +140,8 @@ class Translator:
             return Translated(remote, later if found.at_most is None else min(later, found.at_most), is_exact=False)
         if found is not None:
             return Translated(remote, found.offset, is_exact=False)
+        if isinstance(back, Translated):
+            return back
         are_read = self.syncs is not None and self.syncs.ready
         if reason is not None:
             # The ledger's reason is more precise, except if the offset is before all syncs.
@@ -208,7 +214,7 @@ class Translator:
             entry = ledger.entry(source)
             if entry is None:
                 return None
-            known = (version, entry, Translation(ledger.chunks(source), entry.mark))
+            known = (version, entry, Translation(ledger.chunks(source), entry.mark, entry.end))
             self._known[back, source] = known
         return known[1], known[2]
 

@@ -28,7 +28,6 @@ from mm2.observer.groups import GroupBook
 from mm2.observer.new_topics import NEW_TOPICS_S, NewTopicsPoll
 from mm2.observer.partitions import PartitionBook, PartitionInputs, Partitions
 from mm2.observer.polls import FlowClients, GroupsPoll, HeartbeatsPoll, LedgerPoll, SourcePoll
-from mm2.observer.timestamps import LOOKS
 from mm2.observer.views import FlowView, HeartbeatView, Latency, Risk
 from mm2.observer.watch import PeriodicPoll
 from mm2.observer.work import HerderWork, NoWork, StoredWork, Work, Works
@@ -127,16 +126,25 @@ class FlowObserver:
         self._note_wants(self.view())
         self._groups_watch.start()  # the groups in the ledger are known now
         self._new_topics_watch.start()
-        self._await_source(lambda: self._new_topics_watch.await_first(0), deadline)
+        # Half of the time is left for the polls of the source, without which nothing is known.
+        half = (time.monotonic() + deadline) / 2
+        self._await_source(lambda: self._new_topics_watch.await_first(0), half)
         self.view()
         # The partitions to request from the source are known now. A poll that has begun before requests none, the next one shows which
         # timestamps are missing, and each of the others reads some of them.
-        for _ in range(3 + len(self._source.partitions) // LOOKS):
+        unread: set[TopicPartition] | None = None
+        without_progress = 0
+        while time.monotonic() < deadline and not self._source_watch.error:
             before = self._source.polls
             self._await_source(lambda: self._source.polls != before, deadline)  # noqa: B023  (called at once)
-            risk = self.view().risk
-            if risk.seconds is not None and risk.records is not None:
-                break
+            answered = self._source.ends.keys() | self._source.missing.keys()
+            is_asked = self._source.partitions <= answered
+            self.view()
+            left = {tp for tp, _ in self._source.wanted} - self._source.stamps.keys()
+            without_progress = without_progress + 1 if unread is not None and unread <= left else 0
+            if (is_asked and not left) or without_progress == 2:
+                break  # the last two polls, one of which may have begun before, have read nothing: what is left cannot be read
+            unread = left if is_asked else None
         for watch in (self._heartbeats_watch, self._groups_watch):
             watch.await_first(max(0.0, deadline - time.monotonic()))
         return self.view()

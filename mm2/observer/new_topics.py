@@ -7,27 +7,36 @@ assignment contains them, although all their records would be lost.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from mm2.config.configdef import ConfigException
+from mm2.connect.errors import ConnectError
 from mm2.copy.ledger import Ledger
 from mm2.copy.states import PartitionState
 from mm2.kafka.admin import Admin
+from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import EARLIEST, LATEST, OffsetInfo, TopicPartition
 from mm2.mirror.clients import Side
-from mm2.mirror.discovery import see_topics
+from mm2.mirror.discovery import see_topics, vanished
 from mm2.mirror.filters import close_quietly
 from mm2.mirror.ledgers import Ledgers, copied_to
-from mm2.mirror.preparation import Preparation, preparations
+from mm2.mirror.preparation import Preparation, preparations, since
 from mm2.mirror.promotions import promoted
 from mm2.mirror.provenance import Provenance
 from mm2.mirror.recurring_errors import RecurringErrors
+from mm2.mirror.selection import TopicSelection
 from mm2.mirror.source_connector import topic_selection
+from mm2.mirror.topic_limits import over_limit_message
 from mm2.observer.polls import FlowClients
 
 #: Interval of the poll: a list of all topics of a cluster is a large response.
 NEW_TOPICS_S: Final = 60.0
 _REASON: Final = "nothing was copied yet: new topics are found after refresh.topics.interval.seconds at the latest"
+_NOT_REFRESHED: Final = (
+    "nothing was copied yet: with refresh.topics.enabled=false, new topics are found when the connector is restarted"
+)
 
 
 class NewTopicsPoll:
@@ -37,64 +46,96 @@ class NewTopicsPoll:
     """
 
     def __init__(self, clients: FlowClients) -> None:
-        """Raises ConfigException and ConnectError; opens nothing."""
+        """Opens nothing."""
         self.found: Mapping[TopicPartition, Preparation] = {}
         self.ledger: Ledger | None = None
         self.assigned: Collection[TopicPartition] = ()
-        self._selection = topic_selection(clients.props)
+        self._props = clients.props
         self._source, self._target = clients.cluster(Side.SOURCE), clients.cluster(Side.TARGET)
-        self._admin = Admin(self._source)
-        target_admin = Admin(self._target)
-        self._ledgers = Ledgers(clients.mirror, target_admin)
-        self._provenance = Provenance(
-            self._admin, target_admin, self._selection, self._ledgers, _Unreported(), lambda _: False
-        )
+        self._admin, self._target_admin = Admin(self._source), Admin(self._target)
+        self._ledgers = Ledgers(clients.mirror, self._target_admin)
+        # None: not created yet. A flow whose classes cannot be loaded is observed, too: it finds no topics, and reports why.
+        self._rules: tuple[TopicSelection, Provenance] | None = None
+        self._is_idle = _is_false(clients.props, "enabled")
         self._refused: set[str] = set()  # they came from the target
 
     def __call__(self) -> None:
         """List the topics of the source. Raises KafkaFailure."""
         ledger = self.ledger
-        if ledger is None:
+        if ledger is None or self._is_idle:
             return
-        selected = see_topics(self._admin, self._is_selected, {}).partitions
+        if self._rules is None:
+            try:
+                self._rules = self._created_rules()
+            except (ConfigException, ConnectError):
+                self._is_idle = True
+                return
+        selection, provenance = self._rules
+
+        def is_selected(topic: str) -> bool:
+            return selection.should_replicate(topic) and not selection.policy.is_heartbeats_topic(topic)
+
+        # A topic that cannot be described now still has the partitions that were found.
+        counts = Counter(tp.topic for tp in self.found)
+        selected = see_topics(self._admin, is_selected, counts).partitions
         known = {*self.assigned, *preparations(ledger), *ledger.partitions()}
         topics = {tp.topic for tp in known}
         new = selected.keys() - topics - self._refused
-        if self._selection.route:
-            new -= self._selection.unroutable(selected, lambda: copied_to(ledger)).keys()
-        if not self._selection.names_show_origin and new:
-            allowed = self._provenance.foreseen(new)
+        if selection.route:
+            new -= selection.unroutable(selected, lambda: copied_to(ledger)).keys()
+        if not selection.names_show_origin and new:
+            allowed = provenance.foreseen(new)
             self._refused |= new - allowed
             new = allowed
         copied = selected.keys() & topics - promoted(ledger).keys()
         missing = {TopicPartition(topic, number) for topic in new | copied for number in range(selected[topic])} - known
-        self.found = {tp: self.found.get(tp) or self._preparation(tp) for tp in sorted(self._with_records(missing))}
+        reason = self._reason(ledger)
+        self.found = {
+            tp: since(self.found.get(tp), _preparation(tp, selection, reason))
+            for tp in sorted(self._with_records(missing))
+        }
 
     def close(self) -> None:
         """Abort the requests in flight."""
         self._ledgers.stop()
         self._source.close()
         self._target.close()
-        close_quietly(self._selection.topic_filter)
+        if self._rules is not None:
+            close_quietly(self._rules[0].topic_filter)
 
-    def _is_selected(self, topic: str) -> bool:
-        selection = self._selection
-        return selection.should_replicate(topic) and not selection.policy.is_heartbeats_topic(topic)
+    def _created_rules(self) -> tuple[TopicSelection, Provenance]:
+        """Raises ConfigException and ConnectError."""
+        selection = topic_selection(self._props)
+        reporting = _Unreported()
+        return selection, Provenance(
+            self._admin, self._target_admin, selection, self._ledgers, reporting, lambda _: False
+        )
 
     def _with_records(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
+        """Those that have records, or of which this is not known now."""
         starts = self._admin.list_offsets(dict.fromkeys(partitions, EARLIEST)) if partitions else {}
         ends = self._admin.list_offsets(dict.fromkeys(partitions, LATEST)) if partitions else {}
-        return [
-            tp
-            for tp in partitions
-            if isinstance(start := starts[tp], OffsetInfo)
-            and isinstance(end := ends[tp], OffsetInfo)
-            and start.offset < end.offset
-        ]
+        return [tp for tp in partitions if _may_have_records(starts[tp], ends[tp])]
 
-    def _preparation(self, tp: TopicPartition) -> Preparation:
-        remote, since_ms = self._selection.remote(tp.topic), time.time_ns() // 1_000_000
-        return Preparation(tp.topic, tp.partition, remote, PartitionState.PREPARING, _REASON, since_ms)
+    def _reason(self, ledger: Ledger) -> str:
+        over_limit = over_limit_message(ledger)
+        reason = _NOT_REFRESHED if _is_false(self._props, "refresh.topics.enabled") else _REASON
+        return f"{reason}; not copied at all: {over_limit}" if over_limit else reason
+
+
+def _is_false(props: Mapping[str, str], key: str) -> bool:
+    return props.get(key, "true").strip().lower() == "false"
+
+
+def _may_have_records(start: OffsetInfo | KafkaFailure, end: OffsetInfo | KafkaFailure) -> bool:
+    if isinstance(start, OffsetInfo) and isinstance(end, OffsetInfo):
+        return start.offset < end.offset
+    return not (vanished(start) or vanished(end))
+
+
+def _preparation(tp: TopicPartition, selection: TopicSelection, reason: str) -> Preparation:
+    remote, since_ms = selection.remote(tp.topic), time.time_ns() // 1_000_000
+    return Preparation(tp.topic, tp.partition, remote, PartitionState.PREPARING, reason, since_ms)
 
 
 class _Unreported(RecurringErrors):

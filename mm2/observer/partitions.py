@@ -210,6 +210,9 @@ class PartitionBook:
                 total.turned += inputs.is_turned(tp.topic)
                 continue
             total.add(view)
+            preparation = inputs.preparing.get(tp)
+            if preparation is not None and view.lag_records is None and view.source_end:
+                total.risk.oldest = max(total.risk.oldest, _least_age(preparation, inputs))
             if known.entry is not None and known.entry.lost:
                 losses += _losses(known.entry, inputs.now_ms - LOSSES_REPORTED_MS)
             if known.is_of_other_log:
@@ -442,8 +445,8 @@ class PartitionBook:
             return max(0.0, inputs.as_of_s - passed)
         seen_s = max(0.0, inputs.as_of_s - (known.behind_s or inputs.as_of_s))
         stamp = inputs.stamps.get(tp)
-        if stamp is None:
-            return None
+        if stamp is None or position < stamp.first:
+            return None  # the position was set back, and the timestamp is that of a newer record
         if stamp.timestamp_ms is None:
             return seen_s
         # A timestamp read for an earlier offset is that of an older record: the age is never underestimated.
@@ -614,6 +617,15 @@ def _lag_bytes(lag: int | None, record_bytes: float | None, *, is_known: bool) -
     if lag == 0:
         return 0 if is_known else None
     return None if lag is None or record_bytes is None else int(lag * record_bytes)
+
+
+def _least_age(preparation: Preparation, inputs: PartitionInputs) -> float:
+    """A new partition that was seen with records has had them for at least so many seconds; 0 for those that are prepared or refused,
+    whose records may have been deleted.
+    """
+    if preparation.state is not PartitionState.PREPARING or preparation.unfilled:
+        return 0.0
+    return (inputs.now_ms - preparation.since_ms) / 1000 - (inputs.now_s - inputs.as_of_s)
 
 
 def _position(entry: LedgerEntry | None, status: PartitionStatus | None) -> int:

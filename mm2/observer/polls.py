@@ -28,7 +28,7 @@ from mm2.mirror.discovery import vanished
 from mm2.mirror.formats import Checkpoint, FormatError
 from mm2.mirror.group_offsets import SHARE, GroupOffsets
 from mm2.mirror.plugins import replication_policy
-from mm2.observer.timestamps import BatchTimestamp, BatchTimestampReader
+from mm2.observer.timestamps import LOOKS, BatchTimestamp, BatchTimestampReader
 
 #: Timeout of one request. A poll may take two (to the leader, then to a new leader); an error is reported within ten
 #: seconds.
@@ -103,6 +103,7 @@ class SourcePoll:
         self._cluster = clients.cluster(Side.SOURCE)
         self._admin = Admin(self._cluster)
         self._stamps = BatchTimestampReader(self._cluster, ANSWER_S)
+        self._unread: dict[TopicPartition, int] = {}  # the last poll that has not returned a timestamp
 
     def __call__(self) -> None:
         """Send the requests. Raises KafkaFailure if the cluster as a whole does not answer."""
@@ -130,10 +131,16 @@ class SourcePoll:
         # long ago.
         wanted_offsets = dict(self.wanted)
         stamps = {tp: stamp for tp, stamp in self.stamps.items() if tp in wanted_offsets}
-        # Partitions without a timestamp come first, then those whose timestamps are the oldest.
+        # Partitions without a timestamp come first, then those whose timestamps are the oldest. Those that could not be read
+        # come last, or they would take the places of all others again and again.
         new = [(tp, offset) for tp, offset in wanted_offsets.items() if tp not in stamps]
         moved = [(tp, wanted_offsets[tp]) for tp, stamp in stamps.items() if not stamp.holds(wanted_offsets[tp])]
-        fresh = self._stamps.read(new + moved)
+        order = sorted(new + moved, key=lambda place: self._unread.get(place[0], -1))
+        fresh = self._stamps.read(order)
+        unread = dict.fromkeys((tp for tp, _ in order[:LOOKS] if tp not in fresh), self.polls)
+        self._unread = {
+            tp: poll for tp, poll in {**self._unread, **unread}.items() if tp in wanted_offsets and tp not in fresh
+        }
         for tp in fresh:
             stamps.pop(tp, None)
         self.stamps = {**stamps, **fresh}

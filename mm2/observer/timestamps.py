@@ -77,6 +77,8 @@ class BatchTimestampReader:
             self._reader.send(left, _LIMITS, metadata=metadata)
             while self._reader.has_results:
                 for tp, answer in self._reader.receive(self._timeout_s).items():
+                    if tp not in left:
+                        continue  # requested by a read that has failed
                     if isinstance(answer, KafkaFailure):
                         _raise_unless_of_partition(answer)
                         del left[tp]

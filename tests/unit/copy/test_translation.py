@@ -62,9 +62,18 @@ def test_without_a_known_record_the_mark_translates(
     mark: Mark, to_target: dict[int, TranslatedOffset | None], to_source: dict[int, TranslatedOffset | None]
 ) -> None:
     """Groups had no offset on the way back, although both logs ended at the same record."""
-    known = Translation([], mark)
+    known = Translation([], mark, mark.source)
     assert {offset: known.to_target(offset) for offset in to_target} == to_target
     assert {offset: known.to_source(offset) for offset in to_source} == to_source
+
+
+@pytest.mark.parametrize("end", [-1, 30])
+def test_without_a_known_record_a_group_is_not_led_past_what_a_killed_program_has_copied(end: int) -> None:
+    """Records 21 to 24 are on the target before the mark: their position was never stored, so they are copied again, if the source lives."""
+    known = Translation([], Mark(21, 25, 0), end)
+    assert [known.to_target(offset) for offset in (20, 21, 22)] == [None, None, None]
+    assert known.to_source(25) == exactly(21), "reading them again skips nothing"
+    assert Translation([], Mark(21, 0, 0), end).to_target(21) == exactly(0), "the target was empty"
 
 
 def test_an_empty_target_starts_before_its_first_record() -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from mm2.config.mirrormaker import SourceAndTarget
-from mm2.copy.ledger import Ledger, note_record
-from mm2.failover.leaving import reason_to_confirm, refuse_rejected, rejection_error
+from mm2.copy.ledger import Ledger, entry_record, note_record
+from mm2.copy.session import LedgerEntry, Mark
+from mm2.failover.evidence import PartitionEvidence
+from mm2.failover.groups import Choice
+from mm2.failover.leaving import Before, reason_to_confirm, refuse_rejected, refuse_uncopied, rejection_error
 from mm2.failover.sides import Refused, Sides, is_rejection
+from mm2.failover.uncopied import Uncopied
 from mm2.kafka.errors import (
     AuthenticationFailure,
     BrokerFailure,
@@ -48,6 +53,20 @@ def test_a_source_that_rejects_the_client_does_not_count_as_down(failure: KafkaF
     with pytest.raises(Refused, match="Cluster A cannot be asked with the security settings of the file"):
         refuse_rejected(sides, leave_behind=False)
     refuse_rejected(sides, leave_behind=True)
+
+
+def test_groups_return_to_the_target_although_nothing_was_copied_from_the_source() -> None:
+    """A topic of the source that the flow has not found must not prevent the failover of what came from the target."""
+    reverse, row = Ledger(), entry_record(LedgerEntry("orders", 0, "B.orders", Mark(5, 5, 5)))
+    reverse.apply(row.key, row.value)
+    before = Before([], [], Uncopied([PartitionEvidence("late", 0, "A.late", 0, None)]))
+    for sides in (SimpleNamespace(pair=PAIR, reverse_ledger=None), SimpleNamespace(pair=PAIR, reverse_ledger=Ledger())):
+        with pytest.raises(Refused, match="Nothing was copied yet of late"):
+            refuse_uncopied(cast(Any, sides), before, Choice())
+    both: Any = SimpleNamespace(pair=PAIR, reverse_ledger=reverse)
+    refuse_uncopied(both, before, Choice())
+    with pytest.raises(Refused, match="Nothing was copied yet of late"):
+        refuse_uncopied(both, before, Choice(topics=re.compile("late")))
 
 
 class _Flow(Sides):

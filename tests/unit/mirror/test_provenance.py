@@ -96,6 +96,20 @@ def test_claims_that_the_ledger_lost_are_written_again() -> None:
     assert forth.renew()
 
 
+def test_who_only_observes_writes_no_promotion_that_was_withdrawn_long_ago() -> None:
+    """An observer reads promotions only when there are new topics: what it remembers may have ended hours before."""
+    own = [Ledger()]
+    ledgers = TwoLedgers(own, [Ledger()])
+    ledgers.write([Promotion("orders", "orders", "failover", 5).record()])
+    found = flow("A", "B", ledgers)
+    assert found.foreseen({"orders"}) == {"orders"}
+    assert found.handed_over == {"orders"}
+    ledgers.write([withdrawn("orders")])
+    own[0] = Ledger()
+    assert found.foreseen({"orders"}) == {"orders"}
+    assert promoted(own[0]) == {}, "the flow copies the topic"
+
+
 def test_promotions_that_the_ledger_lost_are_written_again() -> None:
     """Otherwise the next process would copy the topic into one that applications write to."""
     own = [Ledger()]

@@ -151,6 +151,17 @@ def test_nothing_is_translated_to_a_name_under_which_nothing_has_been_copied() -
     assert (found.reason.message, found.lies_before, found.was_undone) == ("the copy of t is old", False, False)
 
 
+def test_under_identity_naming_an_empty_copy_of_the_opposite_flow_does_not_replace_offset_syncs() -> None:
+    """The group would read all records again: the opposite flow has opened the topic once, and copied nothing."""
+    policy = IdentityReplicationPolicy()
+    policy.configure({"source.cluster.alias": "A"})
+    home = ledger([], Mark(0, 0, 0), remote="t")
+    known = translator(ledger([], Mark(0, 0, 0), remote="t"), (480, 490), home=home, policy=policy)
+    assert known.translate(P0, 500, {}, {}) == Translated("t", 491, is_exact=False)
+    without = translator(ledger([], Mark(0, 0, 0), remote="t"), home=home, policy=policy)
+    assert without.translate(P0, 500, {}, {}) == Translated("t", 0, is_exact=False)
+
+
 def test_recreated_topics_are_not_translated() -> None:
     known = translator(ledger([Segment(0, 0, 100)], Mark(100, 100, 0)), (0, 0))
     assert known.translate(P0, 50, {"t": "source-1"}, {"A.t": "target-1"}) == Translated("A.t", 50, is_exact=True)

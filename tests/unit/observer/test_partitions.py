@@ -17,7 +17,7 @@ from mm2.copy.spec import PartitionProgress
 from mm2.copy.states import LASTING, PartitionState
 from mm2.kafka.errors import BrokerFailure
 from mm2.kafka.structs import TopicPartition
-from mm2.mirror.preparation import filling
+from mm2.mirror.preparation import Preparation, filling
 from mm2.mirror.promotions import Promotion, promoted
 from mm2.observer.flow_state import LOSSES_REPORTED_MS, FlowInputs, state_of, summary_of
 from mm2.observer.partitions import BEHIND_OFFSETS, STALLED_S, PartitionBook, PartitionInputs, Partitions
@@ -627,6 +627,26 @@ def test_a_partition_that_is_prepared_has_its_progress_until_a_task_copies_it(en
     env.more["tasks"] = {T0: 0, T1: 1, third: 1}
     view = env.refresh().views[2]
     assert (view.state, view.unfilled) == (PartitionState.RUNNING, 0)
+
+
+def test_a_new_topic_has_had_its_records_for_as_long_as_it_is_known(env: Environment) -> None:
+    """Without a bound, the seconds at risk of a flow without lag were unknown for minutes after every new topic: a critical alert."""
+    late, empty = TopicPartition("u", 0), TopicPartition("v", 0)
+    env.ends[late], env.ends[empty] = 5_000, 70
+    new = Preparation("u", 0, "A.u", PartitionState.PREPARING, "new", NOW_MS)
+    refused = Preparation("v", 0, "A.v", PartitionState.REFUSED, "too many", NOW_MS - 900_000)
+    env.more["preparing"] = {late: new, empty: refused}
+    seen = env.refresh(30)
+    assert (seen.risk.seconds, seen.risk.seconds_at_least, seen.risk.records) == (None, 30.0, None)
+    assert seen.unbegun == 2
+    assert env.refresh(30, as_of_s=130.0, silent="A does not answer").risk.seconds_at_least == 30.0
+
+
+def test_a_timestamp_from_behind_the_position_is_not_its_age(env: Environment) -> None:
+    """The position was set back by a user: the record there is older."""
+    env.ends[T1] = 50
+    seen = env.refresh(0, stamps={T1: BatchTimestamp(30, 40, NOW_MS - 1_000)})
+    assert (seen.risk.seconds, seen.risk.records, seen.wanted) == (None, 30, ((T1, 20),))
 
 
 def test_a_note_that_a_dead_process_has_left_hides_no_partition_that_was_copied(env: Environment) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from mm2.kafka.structs import EARLIEST, Metadata, OffsetInfo, TopicInfo, TopicPartition
 from mm2.observer.polls import FlowClients, SourcePoll
+from mm2.observer.timestamps import LOOKS, BatchTimestamp
 from tests.unit.observer.unreachable import PROPS
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -67,3 +68,20 @@ def test_topic_ids_are_read_again_after_a_while(poll: SourcePoll, monkeypatch: p
     monkeypatch.setattr(poll, "_ids_at_s", -1_000.0)
     poll()
     assert poll.topic_ids == {"t": "second"}
+
+
+def test_partitions_whose_timestamps_cannot_be_read_do_not_displace_the_others(
+    poll: SourcePoll, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = [TopicPartition("lost", number) for number in range(LOOKS)]
+
+    class Reader:
+        def read(self, wanted: list[tuple[TopicPartition, int]]) -> dict[TopicPartition, BatchTimestamp]:
+            return {tp: BatchTimestamp(7, 9, 1) for tp, _ in wanted[:LOOKS] if tp.topic == "t"}
+
+    monkeypatch.setattr(poll, "_stamps", Reader())
+    poll.wanted = (*((tp, 7) for tp in lost), (T0, 7), (T1, 7))
+    poll()
+    assert not poll.stamps
+    poll()
+    assert set(poll.stamps) == {T0, T1}

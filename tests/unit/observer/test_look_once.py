@@ -1,0 +1,69 @@
+"""How long `mm2 status` waits for the ages of records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mm2.copy.ledger import Ledger, entry_record
+from mm2.copy.session import LedgerEntry, Mark
+from mm2.kafka.structs import TopicPartition
+from mm2.observer import flow as module
+from mm2.observer.flow import FlowObserver, WatchedFlow
+from mm2.observer.polls import LedgerPoll, SourcePoll
+from mm2.observer.timestamps import LOOKS, BatchTimestamp
+from tests.unit.observer.test_observer import PAIR
+from tests.unit.observer.unreachable import PROPS
+
+COUNT = 8 * LOOKS
+UNREADABLE = TopicPartition("t", 7)
+
+
+class _Source(SourcePoll):
+    """A source with a record behind each position, of which one cannot be read."""
+
+    def __call__(self) -> None:
+        self.ends = dict.fromkeys(self.partitions, 20)
+        self.stamps = {tp: BatchTimestamp(0, 99, 1) for tp, _ in self.wanted if tp != UNREADABLE}
+        self.ends_at_s += 1.0
+        self.polls += 1
+
+
+class _Target(LedgerPoll):
+    def __call__(self) -> None:
+        ledger = Ledger()
+        for number in range(COUNT):
+            row = entry_record(LedgerEntry("t", number, "A.t", Mark(10, 10, 10)))
+            ledger.apply(row.key, row.value, 1)
+        self.ledger = self.ledger or ledger
+
+
+def _nothing(_self: Any) -> None:
+    pass
+
+
+def test_an_age_that_cannot_be_known_does_not_take_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SourcePoll", _Source)
+    monkeypatch.setattr(module, "LedgerPoll", _Target)
+    for name in ("NewTopicsPoll", "HeartbeatsPoll", "GroupsPoll"):
+        monkeypatch.setattr(getattr(module, name), "__call__", _nothing)
+    monkeypatch.setattr(FlowObserver, "_read_stored_work", _nothing)
+    monkeypatch.setattr(FlowObserver, "_ends_interval_s", lambda _self: 0.2)
+    observer = FlowObserver(WatchedFlow(PAIR, PROPS), None)
+    waits: list[float] = []
+    wait = observer._await_source
+
+    def counted(is_done: Any, deadline_s: float) -> None:
+        waits.append(deadline_s)
+        wait(is_done, deadline_s)
+
+    monkeypatch.setattr(observer, "_await_source", counted)
+    try:
+        seen = observer.look_once(60)
+    finally:
+        observer.stop()
+    assert seen.risk.records == 10 * COUNT
+    assert seen.risk.seconds is None
+    assert (seen.risk.seconds_at_least or 0) > 1_000_000
+    assert len(waits) <= 7, "not one for each 256 partitions"
