@@ -62,7 +62,7 @@ def state_of(inputs: FlowInputs) -> FlowState:
     """The worst state that applies."""
     if inputs.idle_reason and not inputs.held:
         return FlowState.STOPPED
-    if not inputs.seen or inputs.risk.least is None:
+    if not inputs.seen or (inputs.risk.least is None and not inputs.unbegun):
         error = inputs.source_error or inputs.target_error
         return FlowState.DEGRADED if error else FlowState.UNKNOWN
     if inputs.source_error or inputs.target_error:
@@ -81,7 +81,8 @@ def state_of(inputs: FlowInputs) -> FlowState:
     ):
         return FlowState.DEGRADED
     behind = sum(states.get(state, 0) for state in _BEHIND)
-    return FlowState.CATCHING_UP if behind else FlowState.RUNNING
+    is_begun = inputs.risk.least is not None
+    return FlowState.CATCHING_UP if behind or not is_begun else FlowState.RUNNING
 
 
 def summary_of(inputs: FlowInputs) -> str:

@@ -93,7 +93,7 @@ def like(inputs: FlowInputs = HEALTHY, **changes: object) -> FlowInputs:
         ),
         (
             like(risk=Risk(), unbegun=4),
-            FlowState.UNKNOWN,
+            FlowState.CATCHING_UP,
             "If A dies now you lose all records of 4 partitions not copied yet.",
         ),
         (
