@@ -149,7 +149,7 @@ def test_a_healthy_flow_has_nothing_at_risk(env: Environment) -> None:
     flow = env.await_sentence("If A dies now you lose nothing.", 30)
     assert (flow["state"], flow["risk"]) == (
         "RUNNING",
-        {"seconds": 0.0, "records": 0, "bytes": 0, "records_at_least": 0},
+        {"seconds": 0.0, "records": 0, "bytes": 0, "records_at_least": 0, "seconds_at_least": 0.0},
     )
     assert (flow["source_error"], flow["target_error"], flow["troubles"]) == ("", "", [])
     assert flow["partitions"] == 4
