@@ -400,7 +400,7 @@ class _Previewer:
         if missing:
             alias = self._pair.target
             self._notes.append(
-                f"After a failover: producers need topics of these names on {alias}, which do not exist there: {_first_of(missing)}. "
+                f"After a failover: producers need these topics on {alias}, which do not exist there: {_first_of(missing)}. "
                 "Create them before, unless the brokers create topics automatically."
             )
 

@@ -235,7 +235,7 @@ def test_plan_lists_typing_errors_and_what_would_not_be_copied_any_more(
     code, document, _ = plan()
     assert (code, document["unread"], stopped(document)) == (0, [], {})
     assert any(
-        note.startswith("After a failover: producers need topics") and "there: blocked, paused, running." in note
+        note.startswith("After a failover: producers need these topics") and "there: blocked, paused, running." in note
         for note in document["flows"][0]["notes"]
     )
     code, document, text = plan("A->B.topics = running, paused", "A->B.topics.exlude = x")
