@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from mm2.connect.api import SourceTask, SourceTaskContext, WorkerView
@@ -19,6 +19,14 @@ from mm2.sandbox.kafka import LocalKafka
 from tests.support.waiting import PATIENCE, wait_until
 
 _C = TypeVar("_C", bound=MirrorConnector)
+
+#: The first group of a new broker waits for its coordinator.
+_COMING = {
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError._WAIT_COORD,
+}
 
 
 def flow_props(name: str, source: LocalKafka, target: LocalKafka, **props: str) -> dict[str, str]:
@@ -130,17 +138,11 @@ def commit(broker: LocalKafka, group: str, offsets: Mapping[tuple[str, int], int
 
 
 def _is_committed(consumer: Consumer, wanted: list[TopicPartition]) -> bool:
-    """False while the coordinator is not available: the first group of a new broker waits for it."""
-    coming = {
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-        KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.NOT_COORDINATOR,
-        KafkaError._WAIT_COORD,
-    }
+    """False while the coordinator is not available."""
     try:
         answers = consumer.commit(offsets=wanted, asynchronous=False) or []
     except KafkaException as refused:
-        if refused.args[0].code() in coming:
+        if refused.args[0].code() in _COMING:
             return False
         raise
     for answer in answers:
@@ -149,11 +151,15 @@ def _is_committed(consumer: Consumer, wanted: list[TopicPartition]) -> bool:
 
 
 def committed(broker: LocalKafka, group: str, topic: str, partition: int = 0) -> int:
-    """The committed offset; -1001 without one."""
+    """The committed offset; -1001 without one, or while the coordinator is not available."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group})
     try:
         (answer,) = consumer.committed([TopicPartition(topic, partition)], timeout=10)
         return int(answer.offset)
+    except KafkaException as refused:
+        if refused.args[0].code() in _COMING:
+            return OFFSET_INVALID
+        raise
     finally:
         consumer.close()
 
