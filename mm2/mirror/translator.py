@@ -234,7 +234,7 @@ def _by_ledger(translation: Translation, offset: int) -> tuple[TranslatedOffset 
     """The translated offset, or the reason why the ledger has none."""
     found, first = translation.to_target(offset), translation.first_known
     if first is None:
-        return None, OffsetReason(OffsetReasonCode.NOT_COPIED, "the ledger knows of no record that has been copied")
+        return found, OffsetReason(OffsetReasonCode.NOT_COPIED, "the ledger knows of no record that has been copied")
     return found, OffsetReason(OffsetReasonCode.TOO_OLD, f"the ledger knows the copy from offset {first.source} on")
 
 

@@ -25,11 +25,12 @@ def ledger(
     gaps: tuple[Gap, ...] = (),
     former: FormerTopic | None = None,
     is_preserved: bool = False,
+    end: int = -1,
 ) -> Ledger:
     found = Ledger()
     source = TopicPartition(topic, 0)
     entry = LedgerEntry(topic, 0, remote, mark, source_id="source-1", target_id="target-1", former=former)
-    entry = entry.replace(is_preserved=is_preserved)
+    entry = entry.replace(is_preserved=is_preserved, end=end)
     for row in (chunk_record(source, SegmentChunk(0, segments, list(gaps))), entry_record(entry)):
         found.apply(row.key, row.value)
     return found
@@ -79,6 +80,16 @@ def test_a_group_fails_back_with_the_same_offset_where_offsets_are_preserved() -
     known = translator(home=home)
     back = known.translate(TopicPartition("B.u", 0), 45, {}, {})
     assert back == Translated("u", 45, is_exact=True)
+
+
+def test_the_end_of_a_copy_without_records_is_exact_unless_another_program_may_have_copied_more() -> None:
+    empty, java, killed = (
+        translator(ledger([], mark, end=end))
+        for mark, end in ((Mark(50, 0, 0), 50), (Mark(50, 50, 0), 50), (Mark(50, 53, 0), 60))
+    )
+    assert empty.translate(P0, 50, {}, {}) == Translated("A.t", 0, is_exact=True)
+    assert java.translate(P0, 50, {}, {}) == Translated("A.t", 50, is_exact=True)
+    assert reason(killed.translate(P0, 50, {}, {})) is OffsetReasonCode.NOT_COPIED
 
 
 def test_without_a_ledger_offsets_are_translated_like_mm2() -> None:
