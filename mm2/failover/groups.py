@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+from mm2.copy.translation import Translation
 from mm2.failover.evidence import FoundBy, GroupEvidence, Outcome
 from mm2.failover.sides import READ_S, Sides, check_leader
 from mm2.kafka.admin import Admin
@@ -241,6 +242,8 @@ class Groups:
                 return replace(row, found=FoundBy.EXACT)
         elif found.was_undone:
             return replace(row, reason=found.reason.message)
+        elif (end := self._start_of_empty_copy(tp, offset)) is not None:
+            return replace(row, translated=end, found=FoundBy.EXACT)
         else:
             row = replace(row, reason=found.reason.message)
         known = checkpoints.get((group, row.target))
@@ -255,6 +258,18 @@ class Groups:
         """Why an offset must not be used; None if it can be used."""
         end = self._ends.get(remote)
         return None if end is None else of_another_copy(remote, offset, end)
+
+    def _start_of_empty_copy(self, tp: TopicPartition, offset: int) -> int | None:
+        """The offset on the target of the partition's first record to copy, if that is the group's next one.
+
+        Checkpoints do not have it: as in Java, there are none before the first record was copied.
+        """
+        entry = self._sides.ledger.entry(tp)
+        if entry is None or entry.remote_topic != self._translator.topic_on_target(tp.topic):
+            return None  # the remote topic has got another name since
+        known = Translation(self._sides.ledger.chunks(tp), entry.mark, entry.end)
+        found = None if known.first_known is not None else known.to_target(offset)
+        return found.offset if found is not None and found.is_exact else None
 
     def _compare(self, rows: Sequence[GroupEvidence]) -> list[GroupEvidence]:
         """Compare with the committed offsets on the target to determine what to write."""

@@ -234,7 +234,8 @@ def _by_ledger(translation: Translation, offset: int) -> tuple[TranslatedOffset 
     """The translated offset, or the reason why the ledger has none."""
     found, first = translation.to_target(offset), translation.first_known
     if first is None:
-        return found, OffsetReason(OffsetReasonCode.NOT_COPIED, "the ledger knows of no record that has been copied")
+        # As in Java, a group has no checkpoint before the first record was copied.
+        return None, OffsetReason(OffsetReasonCode.NOT_COPIED, "the ledger knows of no record that has been copied")
     return found, OffsetReason(OffsetReasonCode.TOO_OLD, f"the ledger knows the copy from offset {first.source} on")
 
 

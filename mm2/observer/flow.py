@@ -141,6 +141,7 @@ class FlowObserver:
             is_asked = self._source.partitions <= answered
             self.view()
             left = {tp for tp, _ in self._source.wanted} - self._source.stamps.keys()
+            left |= self._source.other_logs - self._source.starts.keys()
             without_progress = without_progress + 1 if unread is not None and unread <= left else 0
             if (is_asked and not left) or without_progress == 2:
                 break  # the last two polls, one of which may have begun before, have read nothing: what is left cannot be read

@@ -156,6 +156,8 @@ def end_offset(broker: LocalKafka, topic: str, partition: int = 0) -> int:
             passing = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError._UNKNOWN_PARTITION, KafkaError._DESTROY_BROKER}
             if failure.args[0].code() not in passing or time.monotonic() > deadline:
                 raise
+            # librdkafka keeps what it knows of a missing topic for minutes, unless it is asked.
+            reader.list_topics(topic, timeout=30)
             time.sleep(0.05)
 
 

@@ -82,14 +82,11 @@ def test_a_group_fails_back_with_the_same_offset_where_offsets_are_preserved() -
     assert back == Translated("u", 45, is_exact=True)
 
 
-def test_the_end_of_a_copy_without_records_is_exact_unless_another_program_may_have_copied_more() -> None:
-    empty, java, killed = (
-        translator(ledger([], mark, end=end))
-        for mark, end in ((Mark(50, 0, 0), 50), (Mark(50, 50, 0), 50), (Mark(50, 53, 0), 60))
-    )
-    assert empty.translate(P0, 50, {}, {}) == Translated("A.t", 0, is_exact=True)
-    assert java.translate(P0, 50, {}, {}) == Translated("A.t", 50, is_exact=True)
-    assert reason(killed.translate(P0, 50, {}, {})) is OffsetReasonCode.NOT_COPIED
+def test_a_copy_without_records_has_no_offsets_as_in_java_but_leads_back() -> None:
+    mark = Mark(50, 0, 0)
+    assert reason(translator(ledger([], mark, end=50)).translate(P0, 50, {}, {})) is OffsetReasonCode.NOT_COPIED
+    back = translator(None, home=ledger([], mark, remote="B.t", end=50))
+    assert back.translate(TopicPartition("B.t", 0), 0, {}, {}) == Translated("t", 50, is_exact=True)
 
 
 def test_without_a_ledger_offsets_are_translated_like_mm2() -> None:
