@@ -14,6 +14,7 @@ from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure, TimeoutFailure, value_of
 from mm2.kafka.fetch_reader import FetchReader, FetchReaderLimits
 from mm2.kafka.records.batch import BatchView
+from mm2.kafka.records.corruption import CorruptReads
 from mm2.kafka.records.visibility import VisibleBatches
 from mm2.kafka.structs import EARLIEST, LATEST, TopicPartition
 from mm2.kafka.wire.channel import BufferPool
@@ -23,6 +24,7 @@ from mm2.verify.pace import RateLimit
 _MAX_WAIT_MS: Final = 500
 _FRAME_HEAD: Final = 64 << 10
 _EMPTY_ANSWERS: Final = 2
+_CORRUPT_PAUSE_S: Final = 0.1
 
 
 class RangeReader:
@@ -62,7 +64,8 @@ class RangeReader:
         self._most = 0  # bytes to request, if a batch was larger than the pace's piece
         self._over = False
         self._empty = 0
-        self._corrupt_at = -1
+        self._corrupt = CorruptReads()
+        self._is_corrupt = False  # on the disk
         self._blocked = False
 
     @property
@@ -92,10 +95,10 @@ class RangeReader:
                 self._ask()
                 self._receive()
             except CorruptBatch:
-                if self._corrupt_at == self._position:
-                    raise  # corruption on disk is permanent, on the network it may be temporary
-                self._corrupt_at = self._position
+                if self._is_corrupt or time.monotonic() - since > self._patience_s:
+                    raise
                 self._reader.close()
+                time.sleep(_CORRUPT_PAUSE_S)
             except KafkaFailure as failure:
                 if not failure.retriable or time.monotonic() - since > self._patience_s:
                     raise
@@ -144,6 +147,9 @@ class RangeReader:
         visible = VisibleBatches(fetched.records, position, aborted=aborted)
         try:
             self._ready.extend(visible)
+        except CorruptBatch:
+            self._is_corrupt = self._corrupt.add(visible.position, fetched.records)
+            raise
         finally:
             self._position = visible.position
         # A follower reads its high watermark before it reads the records, which may end after it.

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from mm2.copy.executor import history
@@ -32,6 +32,7 @@ from mm2.copy.states import PartitionState
 from mm2.copy.tally import PASSTHROUGH, Tally
 from mm2.kafka.errors import BatchOverLimit, CorruptBatch
 from mm2.kafka.records.batch import BatchHeader, BatchView, check_crc, iter_batches
+from mm2.kafka.records.corruption import CorruptReads
 from mm2.kafka.records.merge import Merged, coalesce
 from mm2.kafka.records.record import Record, decode_batch, rewrite
 from mm2.kafka.records.transactions import AbortedTransactions
@@ -42,6 +43,7 @@ QUARANTINED: Final = "quarantined"
 #: Why a source log has no record at an offset: it was compacted, or the topic is not compacted and the record is missing.
 COMPACTED: Final = "compacted"
 MISSING: Final = "missing"
+_CORRUPT_PAUSE_S: Final = 0.2
 
 
 class FetchingReader(Protocol):
@@ -99,7 +101,7 @@ class FetchedBatches:
     reader: FetchingReader
     tally: Tally
     delayed_until_s: float = 0.0
-    _corrupt_at: int = -1
+    _corrupt: CorruptReads = field(default_factory=CorruptReads)
     _is_cut: bool = False  # the rest of what was fetched has to be fetched again, to be changed or re-encoded
 
     def take(self, fetched: Fetched) -> None:
@@ -112,7 +114,7 @@ class FetchedBatches:
                 if not is_taken:
                     return
         except CorruptBatch as error:
-            self._stop_at(error)
+            self._failed(error, fetched)
 
     def _batches(self, fetched: Fetched) -> Iterable[BatchView | Merged]:
         reader = self.reader
@@ -128,15 +130,18 @@ class FetchedBatches:
             limit=reader.limit,
         )
 
-    def _stop_at(self, error: CorruptBatch) -> None:
+    def _failed(self, error: CorruptBatch, fetched: Fetched) -> None:
         reader = self.reader
         if isinstance(error, BatchOverLimit):
             reader.fail(PartitionState.OVER_LIMIT, f"{reader.partition}: {error}", at_source=True)
             return
-        if self._corrupt_at != reader.offset:
-            self._corrupt_at = reader.offset  # a transmission error does not repeat; corruption on the disk does
-            return
-        reader.fail(PartitionState.CORRUPT, f"{reader.partition}: {error}", at_source=True)
+        if self._corrupt.add(reader.offset, fetched.records):
+            reader.fail(PartitionState.CORRUPT, f"{reader.partition}: {error}", at_source=True)
+        elif self._corrupt.are_many:
+            self.delayed_until_s = time.monotonic() + _CORRUPT_PAUSE_S
+            reader.set_read_error(
+                PartitionState.UNREACHABLE, f"{reader.partition}: {error}; other bytes with each read"
+            )
 
     def _take_checked(self, view: BatchView, aborted: AbortedTransactions) -> bool:
         """Take a batch; False when later batches have to wait."""
@@ -146,7 +151,7 @@ class FetchedBatches:
             self._take_batch(view, aborted)
         except CorruptBatch as error:
             header = view.header
-            is_known = self._corrupt_at == before or isinstance(error, BatchOverLimit)
+            is_known = isinstance(error, BatchOverLimit) or self._corrupt.is_known(before, view.data)
             if reader.predecessor.is_counted and is_known:
                 reader.predecessor.compare()  # a predecessor may have read it intact, so counting is not possible
                 return False

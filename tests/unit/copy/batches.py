@@ -240,6 +240,12 @@ def spoiled(data: bytearray) -> bytearray:
     return data
 
 
+def flipped(data: bytearray, bit: int) -> bytearray:
+    """With a bit of the last byte flipped."""
+    data[-1] ^= 1 << bit
+    return data
+
+
 def marker(offset: int, kind: int, producer: int = 5) -> bytearray:
     """A transaction marker: 0 abort, 1 commit."""
     row = Record(struct.pack(">hh", 0, kind), b"\x00" * 6, timestamp=1)

@@ -25,7 +25,7 @@ from mm2.kafka.errors import BrokerFailure, DisconnectedFailure
 from mm2.kafka.records.batch import LOG_APPEND_TIME, TRANSACTIONAL, read_header
 from mm2.kafka.records.record import Record, decode_batch, encode_batch
 from tests.support import bombs
-from tests.unit.copy.batches import Bench, batch, checked, holed, marker, of_epoch, spoiled, view_of
+from tests.unit.copy.batches import Bench, batch, checked, flipped, holed, marker, of_epoch, spoiled, view_of
 
 
 def segments(bench: Bench) -> list[Segment]:
@@ -157,6 +157,30 @@ def test_runs_of_an_entry() -> None:
 
 
 # -- corrupt batches ------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_that_differs_with_each_read_is_read_again() -> None:
+    bench = Bench()
+    pauses = []
+    for bit in range(4):
+        bench.fetch(flipped(batch(0, 2), bit), batch(2, 2))
+        assert (bench.cursor.stopped, bench.cursor.offset, bench.owner.calls) == (False, 0, [])
+        pauses.append(bench.cursor.full)
+    assert pauses == [False, False, True, True], "reads that keep failing are paused"
+    progress = progress_of(bench.cursor)
+    assert progress.state == PartitionState.UNREACHABLE
+    assert progress.reason.startswith("t-0: the record batch at offsets 0..1 has CRC-32C")
+    bench.fetch(batch(0, 2), batch(2, 2))
+    assert (bench.cursor.offset, progress_of(bench.cursor).reason) == (4, "")
+
+
+def test_only_the_corrupt_batch_has_to_be_the_same_when_it_is_read_again() -> None:
+    bench = Bench()
+    bench.fetch(batch(0, 2), flipped(batch(2, 2), 0))
+    bench.fetch(flipped(batch(2, 2), 1), batch(4, 2))
+    assert not bench.cursor.stopped
+    bench.fetch(flipped(batch(2, 2), 1), batch(4, 2), batch(6, 2))
+    assert progress_of(bench.cursor).state == PartitionState.CORRUPT
 
 
 def test_a_corrupt_batch_is_fetched_again_and_then_stops_the_partition_after_valid_records() -> None:
