@@ -115,7 +115,7 @@ class Crowd:
         notes: list[str] = []
         if contender.is_java:
             # In one request of more than 10,000 records for the controller's log, which refuses it each time: it would copy nothing.
-            _make(self._venue.clusters[1], [flow.remote(topic) for topic in self._topics], self._many.partitions)
+            make_topics(self._venue.clusters[1], [flow.remote(topic) for topic in self._topics], self._many.partitions)
             notes.append(
                 "Its remote topics were made for it, as it asks for all of them at once, which the controller refuses."
             )
@@ -209,20 +209,8 @@ class Crowd:
 
     def _create(self, topics: Sequence[str]) -> None:
         """On the source, with one record in each partition."""
-        _make(self._venue.clusters[0], topics, self._many.partitions)
-        producer = Producer({"bootstrap.servers": self._venue.brokers[0].bootstrap, "linger.ms": 100, "log_level": 0})
-        lost: list[object] = []
-
-        def delivered(error: object, _record: object) -> None:
-            if error is not None:
-                lost.append(error)
-
-        for topic in topics:
-            for partition in range(self._many.partitions):
-                producer.produce(topic, b"one", partition=partition, on_delivery=delivered)
-            producer.poll(0)
-        if left := producer.flush(_FLUSH_S) + len(lost):
-            raise BenchFailed(f"{left} records could not be written to the source: {lost[:1]}")
+        make_topics(self._venue.clusters[0], topics, self._many.partitions)
+        fill_topics(self._venue.brokers[0].bootstrap, topics, self._many.partitions)
 
     def _commit(self, offset: int) -> dict[str, float]:
         """Have every group commit that offset; when each had done it."""
@@ -259,7 +247,7 @@ class Crowd:
             time.sleep(_LOOK_S)
 
 
-def _make(cluster: Cluster, topics: Sequence[str], partitions: int) -> None:
+def make_topics(cluster: Cluster, topics: Sequence[str], partitions: int) -> None:
     """Creates topics. Raises KafkaFailure."""
     admin = Admin(cluster)
     for at in range(0, len(topics), _TOPICS_PER_REQUEST):
@@ -267,6 +255,23 @@ def _make(cluster: Cluster, topics: Sequence[str], partitions: int) -> None:
         for made in admin.create_topics(some).values():
             if isinstance(made, KafkaFailure):
                 raise made
+
+
+def fill_topics(bootstrap: str, topics: Sequence[str], partitions: int) -> None:
+    """Writes one record to each partition. Raises BenchFailed."""
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 100, "log_level": 0})
+    lost: list[object] = []
+
+    def delivered(error: object, _record: object) -> None:
+        if error is not None:
+            lost.append(error)
+
+    for topic in topics:
+        for partition in range(partitions):
+            producer.produce(topic, b"one", partition=partition, on_delivery=delivered)
+        producer.poll(0)
+    if left := producer.flush(_FLUSH_S) + len(lost):
+        raise BenchFailed(f"{left} records could not be written to the source: {lost[:1]}")
 
 
 class _TookTooLong(BenchFailed):
