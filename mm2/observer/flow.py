@@ -42,6 +42,7 @@ _TROUBLES_SHOWN: Final = 20
 _STALLED_SHOWN: Final = 5
 _LOSSES_SHOWN: Final = 100
 _CLOCKS_DIFFER_MS: Final = 1_000
+_RETRY_S: Final = 10.0
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ class FlowObserver:
         self._group_book = GroupBook()
         self._metric_formats = metric_formats(flow.props)
         self._unread_work = ""
+        self._is_once = False
         self.certificates = Certificates(lambda: client_certificates(clients))
 
     def start(self) -> None:
@@ -111,7 +113,7 @@ class FlowObserver:
 
         Waits at most ``timeout_s``; a cluster that does not answer takes all of it, and the view contains the error.
         """
-        deadline = time.monotonic() + timeout_s
+        deadline, self._is_once = time.monotonic() + timeout_s, True
         for watch in self._watches:
             if watch not in {self._groups_watch, self._new_topics_watch}:
                 watch.start()
@@ -310,6 +312,8 @@ class FlowObserver:
             troubles.append(over_limit)
         if self._unread_work:
             troubles.append(f"its workers are not known: {self._unread_work}")
+        if unlisted := self._unlisted_topics(now_s):
+            troubles.append(unlisted)
         # The ledger also contains the source's end offsets of the last fetch.
         known = self._source.ends_at_s > 0 or partitions.risk.least is not None
         seen = (ledger is not None and known) or (self._ledger.is_missing and source.answered_s is not None)
@@ -332,6 +336,19 @@ class FlowObserver:
             differences,
             unknown,
         )
+
+    def _unlisted_topics(self, now_s: float) -> str:
+        """Why it is not known which topics the flow has not found yet; "" while a cluster does not answer at all."""
+        watch = self._new_topics_watch
+        if self._source_watch.error or self._target_watch.error:
+            return ""
+        if self._is_once and watch.answered_s is None:
+            why = watch.error or "they were not read in time"
+        elif watch.failing_since_s is not None and now_s - watch.failing_since_s > NEW_TOPICS_S:
+            why = watch.error
+        else:
+            return ""
+        return f"topics that the flow has not found yet are not known: {why}"
 
     def _heartbeat_views(self, now_s: float, now_ms: int) -> tuple[HeartbeatView, ...]:
         """The age of a heartbeat is at least the time since it was read: the clock of its writer may be ahead."""
@@ -362,7 +379,9 @@ class FlowObserver:
         return min(_MOST_S, max(1.0, len(self._source.partitions) / _ENDS_PER_S))
 
     def _new_topics_interval_s(self) -> float:
-        return 1.0 if self._new_topics.ledger is None else NEW_TOPICS_S
+        if self._new_topics.ledger is None:
+            return 1.0
+        return _RETRY_S if self._new_topics_watch.error else NEW_TOPICS_S
 
     def _groups_interval_s(self) -> float:
         return max(_GROUPS_S, min(60.0, len(self._groups.seen.checkpoints) / _GROUPS_PER_S))

@@ -20,12 +20,13 @@ _CLOCK_SET_MS: Final = 1_000
 class PeriodicPoll:
     """Calls ``ask`` every ``interval_s`` seconds from `start` to `stop`; ``ask`` stores its results.
 
-    ``error`` is a message while ``ask`` fails. ``answered_s`` (monotonic clock) and ``answered_ms`` (since the epoch) are
+    ``error`` is a message while ``ask`` fails, and ``failing_since_s`` (monotonic clock) when the first of these polls ended. ``answered_s`` (monotonic clock) and ``answered_ms`` (since the epoch) are
     when it last succeeded, None: never yet. ``interval_s`` may be a function, called after each poll.
     """
 
     def __init__(self, name: str, ask: Callable[[], None], interval_s: float | Callable[[], float]) -> None:
         self.error = ""
+        self.failing_since_s: float | None = None
         self.answered_s: float | None = None
         self.answered_ms: int | None = None
         self._name = name
@@ -65,17 +66,22 @@ class PeriodicPoll:
         except KafkaFailure as failure:
             if self._stopping.is_set():
                 return  # we are stopping
-            self.error = str(failure)
+            self._failed(str(failure))
         except Exception as error:
             if self._stopping.is_set():
                 return
             log.exception("an error of ours while observing", watch=self._name)
-            self.error = f"{type(error).__name__}: {error}"
+            self._failed(f"{type(error).__name__}: {error}")
         else:
             self.answered_s, self.answered_ms = time.monotonic(), time.time_ns() // 1_000_000
-            self.error = ""
+            self.error, self.failing_since_s = "", None
         finally:
             self._answered.set()
+
+    def _failed(self, error: str) -> None:
+        self.error = error
+        if self.failing_since_s is None:
+            self.failing_since_s = time.monotonic()
 
     def await_first(self, timeout_s: float) -> bool:
         """Wait for the end of the first poll, successful or not; False at the timeout."""

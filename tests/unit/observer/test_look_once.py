@@ -1,4 +1,4 @@
-"""How long `mm2 status` waits for the ages of records."""
+"""How long `mm2 status` waits for the ages of records, and what it shows of a poll that fails."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
+from mm2.copy.driver.engine import CopyEngine
 from mm2.copy.ledger import Ledger, entry_record
 from mm2.copy.session import LedgerEntry, Mark
+from mm2.kafka.errors import RefusedFailure
 from mm2.kafka.structs import TopicPartition
 from mm2.observer import flow as module
 from mm2.observer.flow import FlowObserver, WatchedFlow
+from mm2.observer.new_topics import NEW_TOPICS_S, NewTopicsPoll
 from mm2.observer.polls import LedgerPoll, SourcePoll
 from mm2.observer.timestamps import LOOKS, BatchTimestamp
 from tests.unit.observer.test_observer import PAIR
@@ -43,13 +46,17 @@ def _nothing(_self: Any) -> None:
     pass
 
 
-def test_an_age_that_cannot_be_known_does_not_take_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def _polls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SourcePoll", _Source)
     monkeypatch.setattr(module, "LedgerPoll", _Target)
     for name in ("NewTopicsPoll", "HeartbeatsPoll", "GroupsPoll"):
         monkeypatch.setattr(getattr(module, name), "__call__", _nothing)
     monkeypatch.setattr(FlowObserver, "_read_stored_work", _nothing)
     monkeypatch.setattr(FlowObserver, "_ends_interval_s", lambda _self: 0.2)
+
+
+def test_an_age_that_cannot_be_known_does_not_take_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     observer = FlowObserver(WatchedFlow(PAIR, PROPS), None)
     waits: list[float] = []
     wait = observer._await_source
@@ -67,3 +74,33 @@ def test_an_age_that_cannot_be_known_does_not_take_all_the_time(monkeypatch: pyt
     assert seen.risk.seconds is None
     assert (seen.risk.seconds_at_least or 0) > 1_000_000
     assert len(waits) <= 7, "not one for each 256 partitions"
+
+
+def _refused(_self: Any) -> None:
+    raise RefusedFailure("not allowed")
+
+
+def test_topics_that_cannot_be_listed_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NewTopicsPoll, "__call__", _refused)
+    observer = FlowObserver(WatchedFlow(PAIR, PROPS), None)
+    try:
+        seen = observer.look_once(30)
+    finally:
+        observer.stop()
+    assert seen.troubles == ("topics that the flow has not found yet are not known: not allowed",)
+
+
+def test_a_process_reports_them_after_more_than_one_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NewTopicsPoll, "__call__", _refused)
+    observer = FlowObserver(WatchedFlow(PAIR, PROPS), CopyEngine({}))
+    watch = observer._new_topics_watch
+    watch.once()
+    assert observer.view().troubles == ()
+    assert watch.failing_since_s is not None
+    watch.failing_since_s -= NEW_TOPICS_S + 1
+    watch.once()
+    assert observer.view().troubles == ("topics that the flow has not found yet are not known: not allowed",)
+    monkeypatch.setattr(NewTopicsPoll, "__call__", _nothing)
+    watch.once()
+    assert not observer.view().troubles
+    observer.stop()
