@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mm2.kafka.cluster import Cluster
-from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure, UnsupportedVersion
+from mm2.kafka.errors import CorruptBatch, KafkaFailure, UnsupportedVersion
 from mm2.kafka.fetch_reader import FetchReader, FetchReaderLimits
 from mm2.kafka.records.batch import DELETE_HORIZON, LOG_APPEND_TIME, iter_batches
 from mm2.kafka.records.record import decode_batch
@@ -64,7 +64,8 @@ class BatchTimestampReader:
     def read(self, wanted: Iterable[tuple[TopicPartition, int]]) -> dict[TopicPartition, BatchTimestamp]:
         """The timestamps at these offsets, in order, within the limits of a poll.
 
-        A partition that cannot be read now is left out. Raises KafkaFailure if the cluster does not answer.
+        A partition that cannot be read now is left out, also if its leader cannot be reached. Raises KafkaFailure for an error that
+        concerns all partitions.
         """
         left = dict(list(wanted)[:LOOKS])
         if not left:
@@ -79,8 +80,9 @@ class BatchTimestampReader:
                 for tp, answer in self._reader.receive(self._timeout_s).items():
                     if tp not in left:
                         continue  # requested by a read that has failed
+                    if isinstance(answer, UnsupportedVersion):
+                        raise answer
                     if isinstance(answer, KafkaFailure):
-                        _raise_unless_of_partition(answer)
                         del left[tp]
                     elif answer.records:
                         stamp = _stamp(answer.records, left.pop(tp))
@@ -93,12 +95,6 @@ class BatchTimestampReader:
     def close(self) -> None:
         """Disconnect; a read in progress fails."""
         self._reader.abort()
-
-
-def _raise_unless_of_partition(failure: KafkaFailure) -> None:
-    """Raise an error that does not concern one partition only."""
-    if not isinstance(failure, BrokerFailure) or isinstance(failure, UnsupportedVersion):
-        raise failure
 
 
 def _stamp(records: memoryview, offset: int) -> BatchTimestamp | None:
