@@ -206,9 +206,9 @@ class FetchedBatches:
             self._take_legacy(view)
             return
         hidden = aborted.covers(view)
+        check_crc(header, view.data)  # first, because it includes the last offset
         if header.last_offset < reader.offset:
             return  # a fetch starts at the batch that contains the offset, which may have been handled
-        check_crc(header, view.data)
         is_newer = header.leader_epoch > reader.known_epoch
         if header.base_offset > reader.offset or is_newer:
             predecessor.has_holes = predecessor.has_holes or (

@@ -51,7 +51,7 @@ def _batch_of(offset: int, records: memoryview) -> memoryview:
     """The batch with this offset; only the first bytes if a batch does not parse, which comes first in the next response."""
     try:
         for view in iter_batches(records):
-            if last_offset(view) >= offset:
+            if view.base_offset >= offset or last_offset(view) >= offset:  # the last offset may be what is corrupt
                 return view.data
     except CorruptBatch:
         pass

@@ -45,13 +45,13 @@ class VisibleBatches:
             header = view.header
             # Also for batches before the position and for control batches: they may end a transaction.
             hidden = self._aborted is not None and self._aborted.covers(view)
-            if (last := last_offset(view)) < self.position:
-                continue
-            if self._check_crcs:
+            if self._check_crcs:  # first, because it includes the last offset
                 if header is None:
                     check_message_crc(view)
                 else:
                     check_crc(header, view.data)
+            if (last := last_offset(view)) < self.position:
+                continue
             self.position = last + 1
             if not hidden and (header is None or not header.is_control or self._with_control):
                 return view

@@ -22,7 +22,7 @@ from mm2.copy.segments import Gap, Segment
 from mm2.copy.session import LOST_KEPT, Mark
 from mm2.copy.states import PartitionState
 from mm2.kafka.errors import BrokerFailure, DisconnectedFailure
-from mm2.kafka.records.batch import LOG_APPEND_TIME, TRANSACTIONAL, read_header
+from mm2.kafka.records.batch import CRC_FROM, HEADER_BYTES, LOG_APPEND_TIME, TRANSACTIONAL, read_header
 from mm2.kafka.records.record import Record, decode_batch, encode_batch
 from tests.support import bombs
 from tests.unit.copy.batches import Bench, batch, checked, flipped, holed, marker, of_epoch, spoiled, view_of
@@ -172,6 +172,32 @@ def test_a_batch_that_differs_with_each_read_is_read_again() -> None:
     assert progress.reason.startswith("t-0: the record batch at offsets 0..1 has CRC-32C")
     bench.fetch(batch(0, 2), batch(2, 2))
     assert (bench.cursor.offset, progress_of(bench.cursor).reason) == (4, "")
+
+
+@pytest.mark.parametrize("size", [1, 5000], ids=["merged", "passed on"])
+def test_no_bit_that_the_checksum_covers_makes_a_batch_disappear(size: int) -> None:
+    """A wrong last offset, for example, looks like that of a batch that was read before."""
+    batches = [
+        encode_batch([Record(b"k%03d" % (first + index), b"v" * size) for index in range(2)], base_offset=first)
+        for first in (0, 2, 4)
+    ]
+    for bit in range(8 * CRC_FROM, 8 * (HEADER_BYTES + 8)):
+        bench = Bench()
+        damaged = bytearray(batches[1])
+        damaged[bit // 8] ^= 1 << bit % 8
+        bench.fetch(batches[0], damaged, batches[2])
+        assert bench.cursor.offset == 2, f"bit {bit}"
+        bench.fetch(batches[1], batches[2])
+        assert (bench.offsets(), bench.gaps, bench.cursor.stopped) == ([*range(6)], {}, False), f"bit {bit}"
+
+
+def test_a_batch_with_a_corrupt_last_offset_is_not_mistaken_for_the_next_one() -> None:
+    bench = Bench()
+    for bits in (0x80, 0xC0):  # not the same bytes twice
+        damaged = batch(0, 2)
+        damaged[23] ^= bits
+        bench.fetch(damaged, batch(2, 2))
+    assert not bench.cursor.stopped
 
 
 def test_only_the_corrupt_batch_has_to_be_the_same_when_it_is_read_again() -> None:

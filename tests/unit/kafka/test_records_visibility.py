@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mm2.kafka.errors import CorruptBatch
-from mm2.kafka.records.batch import CONTROL, HEADER_BYTES, TRANSACTIONAL, iter_batches
+from mm2.kafka.records.batch import CONTROL, CRC_FROM, TRANSACTIONAL, iter_batches
 from mm2.kafka.records.record import Record, encode_batch
 from mm2.kafka.records.visibility import VisibleBatches, end_of
 from tests.unit.kafka.fetch_cluster import legacy_message
@@ -109,7 +109,7 @@ def test_visible_batches_are_those_of_a_naive_reader(
 def test_batches_before_a_corrupt_one_are_returned(batches: list[Batch], draw: st.DataObject) -> None:
     index = draw.draw(st.integers(0, len(batches) - 1))
     spoilt = bytearray(batches[index].data)
-    at = draw.draw(st.integers(HEADER_BYTES if batches[index].kind != "legacy" else 18, len(spoilt) - 1))
+    at = draw.draw(st.integers(CRC_FROM if batches[index].kind != "legacy" else 18, len(spoilt) - 1))
     spoilt[at] ^= 1 << draw.draw(st.integers(0, 7))
     parts = [batch.data for batch in batches]
     parts[index] = bytes(spoilt)
@@ -120,6 +120,15 @@ def test_batches_before_a_corrupt_one_are_returned(batches: list[Batch], draw: s
     intact = batches[:index]
     assert found == [batch.first for batch in intact if batch.kind not in ("commit", "abort")]
     assert visible.position == (intact[-1].last + 1 if intact else 0)
+
+
+def test_a_batch_with_a_corrupt_last_offset_is_not_skipped() -> None:
+    spoilt = bytearray(data_of("plain", 0, 7, 2))
+    spoilt[23] ^= 0x80
+    visible = VisibleBatches(memoryview(spoilt + data_of("plain", 0, 9, 1)), 7)
+    with pytest.raises(CorruptBatch, match="CRC"):
+        list(visible)
+    assert visible.position == 7
 
 
 def test_crcs_are_not_checked_on_request() -> None:
