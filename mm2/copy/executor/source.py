@@ -449,9 +449,12 @@ class Source(Brokers[SourceBroker]):
             if info is None or partition is None or partition.leader < 0:
                 complete = False
                 code = ErrorCode.LEADER_NOT_AVAILABLE if info is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                fetch_state.receiver.failed(
-                    metadata.errors.get(tp.topic) or BrokerFailure.of(code, subject=self._subject(tp))
-                )
+                # A leader that is connected reports what is wrong itself. If nothing is, an idle partition would keep the error:
+                # responses do not contain it.
+                if not self._is_connected(fetch_state.address):
+                    fetch_state.receiver.failed(
+                        metadata.errors.get(tp.topic) or BrokerFailure.of(code, subject=self._subject(tp))
+                    )
             elif fetch_state.is_stale(info, partition):
                 complete = False
                 if fetch_state.address is None:
@@ -525,6 +528,9 @@ class Source(Brokers[SourceBroker]):
     def _unreachable(self, broker: SourceBroker, error: KafkaFailure) -> None:
         super()._unreachable(broker, error)
         self._leave_replicas(broker, AFTER_LOSS_S)
+
+    def _is_connected(self, address: BrokerAddress | None) -> bool:
+        return address is not None and self._broker_at(address).channel is not None
 
     def _broker_at(self, address: BrokerAddress) -> SourceBroker:
         if address not in self._brokers:

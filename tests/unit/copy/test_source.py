@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from mm2.copy.executor.brokers import BrokerAddress
+from mm2.copy.executor.brokers import WATCH_S, BrokerAddress
 from mm2.copy.executor.fetch_selector import FetchLimits
 from mm2.copy.executor.fetch_states import PartitionFetchState, SourceBroker
 from mm2.copy.executor.source import Source
@@ -500,6 +500,28 @@ def test_a_fetch_that_fails_as_a_whole_is_reported_for_each_partition() -> None:
         cast(Any, line.broker.session).response = refuse
         scene.source._answered(line.broker, memoryview(b""))
         assert [[failure.code for failure in receiver.failures] for receiver in receivers] == [[-1], [-1]]
+
+    play(scenario)
+
+
+def test_metadata_without_a_partition_are_no_error_while_its_leader_answers() -> None:
+    """A broker that has just started may not know a topic. Fetch responses do not contain idle partitions, so nothing would end
+    the error.
+    """
+
+    async def scenario(scene: Scene) -> None:
+        receiver = Feed(TopicPartition("t", 0))
+        scene.say(1)
+        line = scene.line(receiver)
+        known = await scene.source._find_leaders_now()
+        unknown = BrokerFailure.of(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        without = Metadata("id", 1, {}, {}, {"t": unknown})
+        scene.cluster.metadata = lambda *_args, **_kwargs: without  # type: ignore[method-assign]
+        assert (known, await scene.source._find_leaders_now()) == (None, WATCH_S), "it is looked up again"
+        assert receiver.failures == []
+        line.broker.channel = None
+        await scene.source._find_leaders_now()
+        assert receiver.failures == [unknown]
 
     play(scenario)
 
