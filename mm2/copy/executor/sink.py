@@ -114,6 +114,7 @@ class Sink(WritingBrokers[_TargetBroker]):
         self._max_version = produce.MAX_VERSION
         self._outboxes: dict[TopicPartition, Outbox] = {}
         self._leaderless: set[TopicPartition] = set()
+        self._not_found: dict[TopicPartition, KafkaFailure] = {}  # the errors of topics in the last look-up of leaders
         self._watch()
 
     def close(self) -> None:
@@ -396,9 +397,11 @@ class Sink(WritingBrokers[_TargetBroker]):
                     outbox.last_error = self._unaccepted(info, subject_of(outbox, self._cluster.name))
                 continue
             if info is None:
-                if outbox.partition.topic in metadata.errors:
+                if (error := metadata.errors.get(outbox.partition.topic)) is not None:
                     self._move(outbox, None)
-                    outbox.last_error = metadata.errors[outbox.partition.topic]
+                    outbox.last_error = self._not_found[outbox.partition] = error
+                    if not outbox.stopped:
+                        self._leaderless.add(outbox.partition)
                 continue
             partition = info.partitions.get(outbox.partition.partition)
             leader = partition.leader if partition is not None and partition.leader >= 0 else None
@@ -408,6 +411,9 @@ class Sink(WritingBrokers[_TargetBroker]):
                 outbox.last_error = BrokerFailure.of(code, subject=subject_of(outbox, self._cluster.name))
             elif leader is not None and outbox.partition in self._leaderless:
                 self._leaderless.discard(outbox.partition)
+                reported = self._not_found.pop(outbox.partition, None)
+                if reported is not None and outbox.last_error is reported and outbox.idle:
+                    outbox.last_error = None  # no acknowledgement will end it
                 self.wake(outbox)
 
     async def settle_id(

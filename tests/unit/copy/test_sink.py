@@ -31,6 +31,7 @@ TP = TopicPartition("t", 0)
 VERSION = 3
 TIMED_OUT = 7
 TOO_LARGE = 10
+TOPIC_AUTHORIZATION_FAILED = 29
 UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
 OUT_OF_ORDER = 45
 INVALID_RECORD = 87
@@ -323,6 +324,30 @@ def test_a_produce_request_that_times_out_looks_up_the_leader() -> None:
         scene.leaders(t=2)
         line.answer((TP, 7, -1))
         await wait_until_async(lambda: box.address == BrokerAddress(2, 0))
+
+    play(scenario)
+
+
+def test_the_error_of_a_topic_that_was_not_found_ends_when_it_is_found() -> None:
+    """A partition without records has no acknowledgement that would end it."""
+
+    async def scenario(scene: Scene) -> None:
+        idle, busy, other = scene.outbox(), scene.outbox(TopicPartition("t", 1)), scene.outbox(TopicPartition("t", 2))
+        busy.queue.append(scene.outgoing("a", 1))
+        busy.paused = True
+        denied = BrokerFailure.of(TOPIC_AUTHORIZATION_FAILED)
+        unknown = Metadata("id", 1, {}, {}, {"t": denied})
+        scene.cluster.metadata = lambda *_args, **_kwargs: unknown  # type: ignore[method-assign]
+        again_s = await scene.sink._find_leaders_now()
+        assert (idle.last_error, busy.last_error, idle.address, again_s) == (denied, denied, None, 0.25)
+        other.last_error = found_later = BrokerFailure.of(OUT_OF_ORDER)
+        leaders = {index: PartitionInfo(1, 1, (), ()) for index in range(3)}
+        scene.cluster.metadata = lambda *_args, **_kwargs: Metadata(  # type: ignore[method-assign]
+            "id", 1, {}, {"t": TopicInfo("t", "", False, leaders)}
+        )
+        assert await scene.sink._find_leaders_now() is None
+        assert (idle.last_error, busy.last_error, other.last_error) == (None, denied, found_later)
+        assert idle.address == BrokerAddress(1, 0)
 
     play(scenario)
 
