@@ -379,6 +379,8 @@ class Sink(WritingBrokers[_TargetBroker]):
     async def _find_leaders_now(self) -> float | None:
         topics = {tp.topic for tp in self._leaderless} or {tp.topic for tp in self._outboxes}
         await self._find_leaders(topics, fresh=True)
+        if all(outbox.idle for outbox in self._outboxes.values()):
+            self.failure = None  # nothing is blocked, and no response to a batch will end it
         return 0.25 if self._leaderless or self._topics.waiting else None
 
     async def _find_leaders(self, topics: Iterable[str], *, fresh: bool = False) -> None:

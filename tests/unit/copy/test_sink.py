@@ -328,6 +328,25 @@ def test_a_produce_request_that_times_out_looks_up_the_leader() -> None:
     play(scenario)
 
 
+def test_a_lost_connection_is_no_failure_of_the_cluster_while_nothing_is_to_be_written() -> None:
+    """Nothing is sent over another one that would show that the cluster responds."""
+
+    async def scenario(scene: Scene) -> None:
+        line, box = Line(scene.sink, 1), scene.outbox()
+        scene.leaders(t=1)
+        line.fail(GONE)
+        assert scene.sink.failure is GONE
+        await wait_until_async(lambda: scene.sink.failure is None)
+        line = Line(scene.sink, 1)
+        scene.put(box, "a")
+        await turn()
+        line.fail(GONE)
+        await scene.sink._find_leaders_now()
+        assert scene.sink.failure is not None, "a batch waits"
+
+    play(scenario)
+
+
 def test_the_error_of_a_topic_that_was_not_found_ends_when_it_is_found() -> None:
     """A partition without records has no acknowledgement that would end it."""
 
