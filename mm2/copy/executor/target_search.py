@@ -159,10 +159,10 @@ class TargetSearch:
         producers = {
             producer.producer_id for producer in (session.producer, *(ended.producer for ended in session.after))
         }
-        while True:
+        found: int | None = None
+        while found is None and cursor.window.is_searching_to(end):
             try:
                 found = await self._call(self._look_up.count_own, target, first, end, producers)
-                break
             except KafkaFailure as error:
                 self._log.info("gap on the target could not be searched", partition=str(target), error=str(error))
                 # The start of the log may have moved again, or a deposed leader may have responded.
@@ -170,7 +170,7 @@ class TargetSearch:
                 refused_s = (refused_s or time.monotonic()) if error.is_final else None
                 if refused_s and not (may_be_stale and time.monotonic() - refused_s < LOOK_UP_REFUSED_S):
                     found = own  # no READ right: `ContinuedSessions.check_rights` has reported it
-                    break
+                    continue
                 if self._link.stop.is_set():
                     cursor.window.gap_searched(end, is_known=False)
                     return
@@ -178,6 +178,8 @@ class TargetSearch:
                 await self._link.pause(_RETRY_S)
         if failure is not None and cursor.outbox.last_error is failure:
             cursor.outbox.last_error = None
+        if found is None or not cursor.window.is_searching_to(end):
+            return  # the target has been truncated meanwhile: what is there now was sent again
         if found > own:
             cursor.fail(
                 PartitionState.INCONSISTENT,

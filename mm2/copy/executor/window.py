@@ -198,10 +198,16 @@ class Window:
 
     # -- the position --------------------------------------------------------------------------------------------------
 
+    def is_searching_to(self, end: int) -> bool:
+        """Whether the position waits for the search of a gap before target offset ``end``. False if the position has been changed
+        since the search began.
+        """
+        return end == self._searching_to
+
     def gap_searched(self, end: int, *, is_known: bool) -> None:
         """The target was searched up to offset ``end``, or (not ``is_known``) could not be searched now."""
-        if end != self._searching_to:
-            return  # the position has been changed meanwhile
+        if not self.is_searching_to(end):
+            return
         self._searching_to = -1
         if is_known:
             self._searched_to = end

@@ -697,6 +697,24 @@ def test_a_gap_that_cannot_be_searched_now_is_searched_later() -> None:
     assert scene.cursor.conditions.stop is not None
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_was_sent_again_after_a_truncation_of_the_target_is_no_duplicate(fails: bool) -> None:
+    scene = Scene()
+    play(scene, lambda: scene.begin(Start(50, 50, ENTRY, clean=True)))
+    answers: list[Any] = [*([DisconnectedFailure("a broker is restarted")] if fails else []), 7]
+
+    def count_own(*_: Any) -> int:
+        scene.cursor.begin(Mark(40, 140, 40))  # the target has lost what was acknowledged
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return int(answer)
+
+    scene.look_up.count_own = count_own
+    play(scene, lambda: search(scene))
+    assert (scene.cursor.stopped, scene.outbox.last_error, answers) == (False, None, [7] if fails else [])
+
+
 @pytest.mark.parametrize("code", [ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.TOPIC_AUTHORIZATION_FAILED])
 def test_a_gap_is_searched_again_unless_the_right_is_missing(code: ErrorCode) -> None:
     scene = Scene()
