@@ -161,7 +161,7 @@ class Losses:
             records=lost,
             end=end,
         )
-        if source is None or session is None or cursor.window.foreign:
+        if source is None or session is None or cursor.window.foreign or _has_others(cursor):
             cursor.fail(PartitionState.LOST_RANGE, truncated(cursor.spec.target, self._spec.target_alias, lost, end))
             return
         cursor.window.trail.target_cut(end)
@@ -413,6 +413,15 @@ class Losses:
         self._log.error("source log truncated", partition=str(cursor.partition), reason=what)
         lost = (end_offset, read, "truncated") if end_offset < cursor.offset else None
         self.rebase(cursor, end_offset, cursor.topic_id, epoch, lost=lost)
+
+
+def _has_others(cursor: Cursor) -> bool:
+    """Whether the target has, or had, offsets after the position that no acknowledged record of the session explains. They are
+    searched before the position passes them (rule L7), and `Window.foreign` counts them only then.
+    """
+    outbox, window = cursor.outbox, cursor.window
+    is_known = outbox.end_offset >= 0 and window.target >= 0 and outbox.acked > window.records
+    return is_known and outbox.end_offset - window.target != outbox.acked - window.records
 
 
 def recreated(target: TopicPartition, alias: str, records: int) -> str:

@@ -601,6 +601,20 @@ def test_when_lost_records_are_unknown_the_partition_stops(case: str) -> None:
     assert (stopped(scene), scene.committed) == (PartitionState.LOST_RANGE, [])
 
 
+def test_records_of_others_that_are_still_being_searched_are_not_counted_as_lost() -> None:
+    """The look-up takes the offsets that the target has lost for records of the session."""
+    scene = Scene()
+    scene.current[TP] = Session(ProducerIdentity(1, 0), Mark(0, 100, 0))
+    copied(scene, 8)
+    scene.bench.owner.searches = True
+    scene.bench.fetch(batch(18, 2))
+    scene.bench.outbox.deliver(scene.bench.outbox.send_next(), 128)  # behind ten records of another producer
+    window = scene.cursor.window
+    assert (window.position, window.is_searching, window.foreign) == (18, True, 0)
+    scene.losses.target_truncated(scene.cursor, 20 - (130 - 115), 115)
+    assert (stopped(scene), scene.committed) == (PartitionState.LOST_RANGE, [])
+
+
 def test_a_target_that_gives_an_offset_twice_stops_the_partition() -> None:
     scene = Scene()
     scene.losses.target_went_back(scene.cursor, 3)
