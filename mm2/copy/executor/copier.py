@@ -261,14 +261,24 @@ class Copier:
         if isinstance(self._commits, TransactionCommits) and not await self._claimed(self._commits):
             return False
         # From here on the predecessor's transaction has ended, so the positions are final.
-        asking = asyncio.get_running_loop().create_task(self._keep_lease())
+        began_s = channel.now_s()
+        asking = asyncio.get_running_loop().create_task(self._keep_lease(began_s))
         try:
             begun = await link.until_stop(link.start)
         finally:
             asking.cancel()
-        if begun:
-            self._start()
-        return begun
+        # The driver may have read the positions before both processes were frozen, and another worker may copy by now.
+        if not begun or self._ended_with_lease(began_s):
+            return False
+        self._start()
+        return True
+
+    def _ended_with_lease(self, began_s: float) -> bool:
+        """Whether the driver has not responded for too long since ``began_s``; then the micro-batch ends."""
+        unanswered_s = min(self._link.unanswered_s, channel.now_s() - began_s)
+        if unanswered_s > channel.LEASE_TIMEOUT_S:
+            self._link.end(f"no message from the driver for {channel.LEASE_TIMEOUT_S:.0f} s")
+        return unanswered_s > channel.LEASE_TIMEOUT_S
 
     async def _claimed(self, commits: TransactionCommits) -> bool:
         """Claim the transactional id; False at the stop, or when that is refused."""
@@ -297,9 +307,9 @@ class Copier:
             break
         return True
 
-    async def _keep_lease(self) -> None:
-        """Renew the lease while nothing is being copied."""
-        while True:
+    async def _keep_lease(self, began_s: float) -> None:
+        """Renew the lease while nothing is being copied. One that has expired is not renewed."""
+        while not self._ended_with_lease(began_s):
             self._link.ask({"type": "claimed"})
             await asyncio.sleep(channel.REPORT_INTERVAL_S)
 

@@ -148,6 +148,40 @@ def test_positions_are_not_committed_after_the_lease_has_expired(unanswered_s: f
     assert bool(committed) is commits
 
 
+@pytest.mark.parametrize("waits_s", [4.0, 6.0])
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_start_positions_from_before_the_lease_expired_are_not_used(
+    waits_s: float, is_frozen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver has read them, and then was frozen. Meanwhile another worker may have got the partitions."""
+    now = [1000.0]
+    monkeypatch.setattr(channel, "now_s", lambda: now[0])
+    monkeypatch.setattr(channel, "REPORT_INTERVAL_S", 0.01)
+    asked: list[Any] = []
+
+    async def run() -> tuple[bool, str]:
+        copier = Copier(ASSIGNMENT, 0)
+        copier._commits = cast(Any, None)
+        monkeypatch.setattr(copier, "_start", lambda: asked.append("start"))
+        link = copier._link
+        link._renewed_at = 900.0  # before it had to wait for its predecessor
+        monkeypatch.setattr(link, "send", asked.append)
+        link.start = asyncio.get_running_loop().create_future()
+        begun = asyncio.create_task(copier._begun())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        now[0] += waits_s
+        if not is_frozen:  # only the driver was
+            await asyncio.sleep(0.05)
+        link.start.set_result({})
+        return await begun, link.reason
+
+    is_late = waits_s > channel.LEASE_TIMEOUT_S
+    expected = (False, "no message from the driver for 5 s") if is_late else (True, "")
+    assert asyncio.run(run()) == expected
+    assert (asked[0], "start" in asked) == ({"type": "claimed"}, not is_late)
+
+
 def test_a_pause_message_replaces_all_pauses_and_the_source_reconsiders() -> None:
     class Paused:
         def __init__(self) -> None:
