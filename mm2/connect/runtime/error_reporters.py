@@ -249,7 +249,8 @@ def context_headers(context: ProcessingContext[ConsumerRecord], task_id: Connect
             "exception.message": str(error),
             "exception.stacktrace": stack_trace(error),
         }
-    return tuple((_PREFIX + name, text.encode("utf-8", "surrogateescape")) for name, text in texts.items())
+    # As in Java, "?" replaces half a surrogate pair, which an error may quote from a record.
+    return tuple((_PREFIX + name, text.encode("utf-8", "replace")) for name, text in texts.items())
 
 
 _SINK_TASK: Final = "org.apache.kafka.connect.sink.SinkTask"
