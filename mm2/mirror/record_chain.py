@@ -192,6 +192,8 @@ class RecordChain:
         reason = self._hide(
             f"{part.source}: {what} failed for the record at offset {record.offset}: {type(error).__name__}: {error}"
         )
+        # An error may quote half a surrogate pair from JSON, which no ledger and no page can contain.
+        reason = reason.encode("utf-8", "replace").decode()
         is_passing = isinstance(error, RetriableError)
         if is_passing and (self._tolerance.retry_timeout_ms != 0 or not may_pass):
             self._delay(part, record, reason, may_end=may_pass or not self._tolerance.tolerates_all)

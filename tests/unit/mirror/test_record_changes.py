@@ -386,6 +386,20 @@ def test_errors_of_the_chain_are_those_of_connect() -> None:
         spec({"transforms": "x", "transforms.x.type": "No"})
 
 
+class Quoting(Busy):
+    """Fails with a text from the record."""
+
+    def apply(self, record: Any) -> Any:
+        raise ValueError(f"no column {json.loads(record.value)}")
+
+
+def test_an_error_that_quotes_half_a_surrogate_pair_is_a_reason() -> None:
+    """A text that was cut within an emoji is valid JSON."""
+    quoting = {"transforms": "q", "transforms.q.type": f"{__name__}.Quoting"}
+    with chain(quoting) as built, pytest.raises(ChangeFailed, match=r"ValueError: no column a\?b"):
+        built.apply(PART, RECORD._replace(value=b'"a\\ud83db"'))
+
+
 def test_values_of_config_providers_are_not_in_the_reason_of_a_partition(tmp_path: Path) -> None:
     """The ledger, `mm2 status` and the dashboard have it."""
     (tmp_path / "secrets").write_text("pattern=yyyy-'Hunter2'\n")
