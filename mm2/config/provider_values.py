@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -166,6 +166,14 @@ class _KnownValues:
                 del self._by_text[next(iter(self._by_text))]
                 self._replacing = None
 
+    def within(self, texts: Iterable[str]) -> dict[str, str]:
+        """What replaces the known values that these texts contain, also where they are quoted, split or escaped."""
+        searched = list(texts)
+        with self._lock:
+            by_text = dict(self._by_text)
+        shown = {shown_as for text, shown_as in by_text.items() if any(text in one for one in searched)}
+        return {text: shown_as for text, shown_as in by_text.items() if shown_as in shown}
+
     def hide(self, text: str) -> str:
         """``text`` with references in place of all known values."""
         with self._lock:
@@ -178,9 +186,16 @@ class _KnownValues:
 _KNOWN: Final = _KnownValues()
 remember = _KNOWN.remember
 """Add the values of a configuration to those that :func:`hide_known` replaces."""
+known_within = _KNOWN.within
+"""For another process, which reads no values: the replacements for `hider`, of the values that some texts contain."""
 hide_known = _KNOWN.hide
 """A text for a log or a terminal, with references in place of the values of all configurations of this process.
 
 Settings that are declared and no passwords, such as names of topics and clusters, are replaced only where the text
 contains the whole value and it has at least eight characters: otherwise each line about a topic would lose its name.
 """
+
+
+def hider(replacements: Mapping[str, str]) -> Callable[[str], str]:
+    """Makes these replacements, from `known_within`, in a text."""
+    return _Replacements(replacements, _any_of(replacements)).hide

@@ -612,4 +612,5 @@ class LedgerLog:
 
 
 def _json(data: dict[str, Any]) -> bytes:
-    return json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode()
+    # A reason may quote half a surrogate pair: it must not prevent the entry, and with it those of all other partitions.
+    return json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")

@@ -9,6 +9,7 @@ after the back-off. A record that a predecessor may have copied is not skipped f
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 import time
@@ -19,6 +20,7 @@ from typing import Any, Final, Self
 from mm2.config.configdef import AbstractConfig, ConfigException
 from mm2.config.connector_keys import SOURCE_CONNECTOR_CONFIG
 from mm2.config.mirror_keys import SOURCE_CONNECTOR
+from mm2.config.provider_values import hider
 from mm2.connect.api import ConnectError, RetriableError, SourceRecord
 from mm2.connect.converters import ByteArrayConverter
 from mm2.connect.data.record import NO_HEADERS, Header, Headers
@@ -44,6 +46,8 @@ from mm2.kafka.records.record import Record
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.routing import TopicRoute, topic_route
 
+#: Setting with what replaces values of config providers in errors, as JSON. Executors resolve no references.
+HIDDEN_KEY: Final = "mm2.hidden"
 _LEAST_DELAY_MS: Final = 300
 _OWN_CLASSES: Final = "mm2.connect."
 
@@ -59,6 +63,7 @@ class RecordChain:
         plugins = Plugins(settings) if settings.get("plugin.path") else Plugins()
         config = AbstractConfig(SOURCE_CONNECTOR_CONFIG, {"connector.class": SOURCE_CONNECTOR, **settings})
         self._tolerance = Tolerance.of(config)
+        self._hide = hider(json.loads(settings.get(HIDDEN_KEY, "{}")))
         counters = ErrorCounters()
         self._operator: RetryWithToleranceOperator[Any] = RetryWithToleranceOperator(
             self._tolerance, counters, threading.Event()
@@ -184,9 +189,11 @@ class RecordChain:
         may_pass: bool,
     ) -> str:
         """A step has failed: the reason for which the record is skipped, if that is tolerated."""
-        reason = (
+        reason = self._hide(
             f"{part.source}: {what} failed for the record at offset {record.offset}: {type(error).__name__}: {error}"
         )
+        # An error may quote half a surrogate pair from JSON, which no ledger and no page can contain.
+        reason = reason.encode("utf-8", "replace").decode()
         is_passing = isinstance(error, RetriableError)
         if is_passing and (self._tolerance.retry_timeout_ms != 0 or not may_pass):
             self._delay(part, record, reason, may_end=may_pass or not self._tolerance.tolerates_all)

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from mm2.config.mirrormaker import BYTE_ARRAY_CONVERTER
+from mm2.config.provider_values import known_within
 from mm2.config.values import split_list
 from mm2.copy.spec import ChangesSpec
 from mm2.mirror.routing import TRANSFORMS_KEY, router_aliases
@@ -61,8 +62,10 @@ def changes_spec(
         **(chain if has_transforms else {}),
     }
     # Imported late: a flow without changes needs none of it.
-    from mm2.mirror.record_chain import RecordChain  # noqa: PLC0415
+    from mm2.mirror.record_chain import HIDDEN_KEY, RecordChain  # noqa: PLC0415
 
+    if hidden := known_within(settings.values()):
+        settings[HIDDEN_KEY] = json.dumps(hidden)
     with RecordChain(settings) as built:
         if not changing:
             return None  # routers and the versions of converters were to be checked

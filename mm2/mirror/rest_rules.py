@@ -1,8 +1,8 @@
 """What clients of the REST interface of a MirrorMaker process may configure: less than the properties file.
 
 The file belongs to the operator, who can run any code in the process anyway. A client of REST may change connectors, but
-a class name is code that runs in the process, and a reference to a config provider is a file or a variable of the
-process. Java's MirrorMaker has no such interface.
+a class name is code that runs in the process, a reference to a config provider is a file or a variable of the process,
+and ``start.from`` may name a file. Java's MirrorMaker has no such interface.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from mm2.connect.herder.request_queue import StagedFuture
 from mm2.connect.plugins.registry import EVERY_CLASS
 from mm2.connect.stores.config_state import Props, TargetState
 from mm2.mirror.plugins import CLASS_KEYS, ships
+from mm2.mirror.start_from import START_FROM_KEY, names_file
 
 
 @dataclass(frozen=True)
@@ -38,13 +39,17 @@ class RestRules:
     providers: Mapping[str, bool]
 
     def check(self, name: str, config: Props) -> None:
-        """Raises BadRequest for a class or a reference that REST must not set."""
+        """Raises BadRequest for a class, a reference or a file that REST must not set."""
         own = self.written().get(name, {})
         for key, value in config.items():
             if value is None or value == own.get(key):
                 continue
             self._check_references(key, value)
             self._check_class(key, value)
+            if key == START_FROM_KEY and names_file(value):
+                raise BadRequest(
+                    f"{key} names a file of the process: set it in the properties file. Through REST it may be a time."
+                )
 
     def _check_references(self, key: str, text: str) -> None:
         for provider, _, _ in references(text):

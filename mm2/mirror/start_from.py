@@ -21,11 +21,12 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -37,6 +38,8 @@ START_FROM_KEY: Final = "start.from"
 
 _FILE: Final = "file:"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+#: The positions of 200,000 partitions (`remote.partitions.max`), as `mm2 offsets list --json` prints them, take 60 MB.
+_MOST_BYTES: Final = 128 << 20
 _MAX_OFFSET: Final = 2**63 - 1
 _MAX_PARTITION: Final = 2**31 - 1
 _DIGITS: Final = re.compile(r"[0-9]{1,19}")
@@ -69,17 +72,21 @@ def parse_start_from(text: str, *, source_alias: str | None = None) -> StartFrom
     value = text.strip()
     if not value:
         return StartFrom()
-    if not value.startswith(_FILE):
+    if not names_file(value):
         return StartFrom(timestamp_ms=_timestamp_ms(value))
     path = value.removeprefix(_FILE).strip()
     if not path:
         raise ConfigException(START_FROM_KEY, text, "file: must be followed by a path")
     try:
-        content = Path(path).read_text("utf-8-sig")
+        content = _content(path)
+    except _Unusable as error:
+        raise ConfigException(START_FROM_KEY, text, f"{path} {error}") from error
     except OSError as error:
         raise ConfigException(START_FROM_KEY, text, f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigException(START_FROM_KEY, text, f"{path} is not UTF-8 text") from error
+    except ValueError as error:  # a NUL
+        raise ConfigException(START_FROM_KEY, text, f"{path!r} is not a path") from error
     offsets: dict[TopicPartition, int] = {}
     others: set[str] = set()
     try:
@@ -94,6 +101,27 @@ def parse_start_from(text: str, *, source_alias: str | None = None) -> StartFrom
         reason = f"{path} has no position of cluster {source_alias}, only of {', '.join(sorted(others))}"
         raise ConfigException(START_FROM_KEY, text, reason)
     return StartFrom(offsets=MappingProxyType(offsets))
+
+
+def names_file(text: str) -> bool:
+    """Whether a value of ``start.from`` names a file."""
+    return text.strip().startswith(_FILE)
+
+
+class _Unusable(Exception):
+    """The file cannot be such a list; the message is the reason, without its subject."""
+
+
+def _content(path: str) -> str:
+    """The text of a regular file. Raises OSError, ValueError or _Unusable."""
+    # Not blocking: a named pipe without a writer would block the start.
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise _Unusable("is not a regular file")
+        content = file.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise _Unusable(f"is larger than {_MOST_BYTES} bytes")
+    return str(content, "utf-8-sig")
 
 
 class _BadLine(Exception):

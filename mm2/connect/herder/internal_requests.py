@@ -103,6 +103,8 @@ class SessionKeys:
 
 
 _TIMEOUT_S = 100.0
+#: Of the leader's response: it has no body, or a message.
+_MOST_BYTES = 1 << 20
 
 
 class RequestRefused(ConnectError):
@@ -150,12 +152,14 @@ class InternalRequests:
         url = f"{leader_url.rstrip('/')}/{'/'.join(parts)}"
         headers = {
             "Accept": "application/json",
+            "Accept-Encoding": "identity",
             "Content-Type": "application/json",
             "User-Agent": "kafka-connect",
             **({} if key is None else request_signing.signature_headers(key, body, self._algorithm)),
         }
+        deadline_s = time.monotonic() + _TIMEOUT_S
         try:
-            response = httpx.request(
+            with httpx.stream(
                 method,
                 url,
                 content=body,
@@ -164,20 +168,33 @@ class InternalRequests:
                 verify=self._trust(url),
                 follow_redirects=False,
                 trust_env=False,
-            )
+            ) as response:
+                content = _content(response, deadline_s)
         except httpx.HTTPError as error:
             raise RequestRefused(f"No response from {url}: {error or type(error).__name__}", None) from error
         if not response.is_success:
-            raise RequestRefused(f"{url} answered {response.status_code}{_message(response)}", response.status_code)
+            raise RequestRefused(f"{url} answered {response.status_code}{_message(content)}", response.status_code)
 
     def _trust(self, url: str) -> ssl.SSLContext | bool:
         return client_context(self._props) if url.startswith("https:") else True
 
 
-def _message(response: httpx.Response) -> str:
+def _content(response: httpx.Response, deadline_s: float) -> bytes:
+    """The body; the timeout of a request is that of a single read. Raises httpx.HTTPError."""
+    content = bytearray()
+    for chunk in response.iter_raw():
+        content += chunk
+        if len(content) > _MOST_BYTES:
+            raise httpx.DecodingError(f"the response has more than {_MOST_BYTES} bytes")
+        if time.monotonic() > deadline_s:
+            raise httpx.ReadTimeout(f"no complete response within {_TIMEOUT_S:g} s")
+    return bytes(content)
+
+
+def _message(content: bytes) -> str:
     try:
-        answer: Any = response.json()
-    except ValueError:
+        answer: Any = json.loads(content)
+    except (ValueError, RecursionError):
         return ""
     message = answer.get("message") if isinstance(answer, Mapping) else None
     return f": {message}" if isinstance(message, str) else ""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import urllib.parse
 import weakref
 from collections.abc import Callable, Mapping
@@ -41,6 +42,8 @@ _CONFLICT: Final = 409
 _NO_CONTENT: Final = 204
 #: Added to the other worker's own time limit.
 _GRACE_S: Final = 10.0
+#: Of another worker's response; the largest is an offsets list of two million partitions.
+_MOST_BYTES: Final = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -64,19 +67,32 @@ class RestClient:
         """Forward a request. ``voucher``: headers that identify its client. Raises RestFailure: the other worker's error, 409 if it is unreachable, else 500."""
         sent = {
             "Accept": "application/json",
+            "Accept-Encoding": "identity",  # so that the limit applies to what is stored
             "User-Agent": "kafka-connect",
             **({"Content-Type": "application/json"} if body else {}),
             **{name: headers[name] for name in PASSED_ON if name in headers and not is_local_token(headers[name])},
             **(voucher or {}),
         }
+        limit_s = self._timeout_s + _GRACE_S
+        content = bytearray()
         try:
-            async with httpx.AsyncClient(
-                verify=client_context(self._props) if url.startswith("https:") else False,
-                timeout=self._timeout_s + _GRACE_S,
-                follow_redirects=False,
-                trust_env=False,
-            ) as client:
-                response = await client.request(method, url, headers=sent, content=body or None)
+            async with (
+                asyncio.timeout(limit_s),  # that of httpx is for a single read
+                httpx.AsyncClient(
+                    verify=client_context(self._props) if url.startswith("https:") else False,
+                    timeout=limit_s,
+                    follow_redirects=False,
+                    trust_env=False,
+                ) as client,
+                client.stream(method, url, headers=sent, content=body or None) as response,
+            ):
+                async for chunk in response.aiter_raw():
+                    content += chunk
+                    if len(content) > _MOST_BYTES:
+                        raise _failed(f"the response has more than {_MOST_BYTES} bytes")
+        except TimeoutError as error:
+            log.warning("request not forwarded, no complete response in time", url=url)
+            raise _failed(f"no complete response within {limit_s:g} s") from error
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             log.warning("request not forwarded, the target worker is unreachable", url=url, reason=str(error))
             raise RestFailure(
@@ -87,16 +103,20 @@ class RestClient:
         except (httpx.HTTPError, httpx.InvalidURL, ConfigException) as error:
             log.exception("request could not be forwarded", url=url)
             message = str(error) or type(error).__name__
-            raise RestFailure(SERVER_ERROR, f"IO Error trying to forward REST request: {message}") from error
-        return _understood(response)
+            raise _failed(message) from error
+        return _understood(response, bytes(content))
 
 
-def _understood(response: httpx.Response) -> RemoteAnswer:
+def _failed(reason: str) -> RestFailure:
+    return RestFailure(SERVER_ERROR, f"IO Error trying to forward REST request: {reason}")
+
+
+def _understood(response: httpx.Response, content: bytes) -> RemoteAnswer:
     if response.status_code == _NO_CONTENT:
         return RemoteAnswer(_NO_CONTENT, None)
     try:
-        answer = response.json() if response.content else None
-    except ValueError:
+        answer = json.loads(content) if content else None
+    except (ValueError, RecursionError):
         answer = None
         if response.is_success:
             raise RestFailure(

@@ -177,7 +177,10 @@ class DeadLetterQueue:
 
 
 class DeadLetterQueueReporter:
-    """Writes records as consumed, with headers that describe the error. ``cluster`` is closed with it."""
+    """Writes records as consumed, with headers that describe the error. ``cluster`` is closed with it.
+
+    ``hide`` removes the values of config providers from a text about the task.
+    """
 
     def __init__(
         self,
@@ -186,7 +189,9 @@ class DeadLetterQueueReporter:
         sender: RecordSender,
         counters: ErrorCounters,
         cluster: Cluster,
+        hide: Callable[[str], str],
     ) -> None:
+        self._hide = hide
         self._task_id = task_id
         self._queue = queue
         self._sender = sender
@@ -199,7 +204,7 @@ class DeadLetterQueueReporter:
         original = context.original
         headers = original.headers
         if self._queue.context_headers:
-            headers = (*headers, *context_headers(context, self._task_id))
+            headers = (*headers, *context_headers(context, self._task_id, self._hide))
         timestamp = None if original.timestamp < 0 else original.timestamp
         done: Future[None] = Future()
 
@@ -231,7 +236,9 @@ class DeadLetterQueueReporter:
         self._counters.dead_letter_failures += 1
 
 
-def context_headers(context: ProcessingContext[ConsumerRecord], task_id: ConnectorTaskId) -> Headers:
+def context_headers(
+    context: ProcessingContext[ConsumerRecord], task_id: ConnectorTaskId, hide: Callable[[str], str]
+) -> Headers:
     """Headers with the error, its stage and the record's origin, in Java's order and with Java's names."""
     original, error = context.original, context.error
     texts = {
@@ -246,10 +253,11 @@ def context_headers(context: ProcessingContext[ConsumerRecord], task_id: Connect
     if error is not None:
         texts |= {
             "exception.class.name": java_name(error),
-            "exception.message": str(error),
-            "exception.stacktrace": stack_trace(error),
+            "exception.message": hide(str(error)),
+            "exception.stacktrace": hide(stack_trace(error)),
         }
-    return tuple((_PREFIX + name, text.encode("utf-8", "surrogateescape")) for name, text in texts.items())
+    # As in Java, "?" replaces half a surrogate pair, which an error may quote from a record.
+    return tuple((_PREFIX + name, text.encode("utf-8", "replace")) for name, text in texts.items())
 
 
 _SINK_TASK: Final = "org.apache.kafka.connect.sink.SinkTask"

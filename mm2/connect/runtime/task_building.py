@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -24,7 +25,7 @@ from mm2.connect.api import (
 )
 from mm2.connect.plugins import PluginLoader, Plugins
 from mm2.connect.runtime.clients import ClientProps
-from mm2.connect.runtime.connectors import StatusListener, check_count, connector_config
+from mm2.connect.runtime.connectors import StatusListener, WorkId, check_count, connector_config
 from mm2.connect.runtime.counters import ErrorCounters, SinkCounters, SourceCounters, TaskCounters
 from mm2.connect.runtime.error_reporters import (
     DeadLetterQueue,
@@ -98,6 +99,7 @@ class _WorkerParts:
     clients: ClientProps
     offset_store: OffsetStore
     resolve: Callable[[str, Props], dict[str, str]]
+    hide: Callable[[WorkId, str], str]
     exactly_once: bool
     cluster_name: str
     resources: Mapping[str, Any]
@@ -111,7 +113,8 @@ class _WorkerParts:
 class TaskBuilder:
     """Builds tasks of one worker; source tasks receive ``resources``.
 
-    ``resolve`` replaces the provider references in a configuration of the connector of that name.
+    ``resolve`` replaces the provider references in a configuration of the connector of that name, ``hide`` replaces their
+    values in a text about it.
     """
 
     def __init__(
@@ -122,6 +125,7 @@ class TaskBuilder:
         offset_store: OffsetStore,
         *,
         resolve: Callable[[str, Props], dict[str, str]],
+        hide: Callable[[WorkId, str], str],
         exactly_once: bool,
         cluster_name: str,
         resources: Mapping[str, Any],
@@ -134,6 +138,7 @@ class TaskBuilder:
             clients,
             offset_store,
             resolve,
+            hide,
             exactly_once,
             cluster_name,
             MappingProxyType(dict(resources)),
@@ -266,7 +271,8 @@ class _Building:
         sender = RecordSender(
             cluster, _producer(cluster, props), SenderSettings.of(props), name=f"dlq-producer-{self._id}"
         )
-        return DeadLetterQueueReporter(self._id, queue, sender, counters, cluster)
+        hide = functools.partial(self._worker.hide, self._id)
+        return DeadLetterQueueReporter(self._id, queue, sender, counters, cluster, hide)
 
     # -- sources
 

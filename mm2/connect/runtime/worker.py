@@ -144,6 +144,7 @@ class Worker:
             self.clients,
             offset_store,
             resolve=self._resolved,
+            hide=self.hide,
             exactly_once=self.exactly_once,
             cluster_name=cluster_name,
             resources=resources or {},

@@ -59,13 +59,16 @@ class Status:
         return CONNECTOR_PREFIX + self.id
 
     def encode(self) -> bytes | None:
-        """Value of its record; DESTROYED is a tombstone."""
+        """Value of its record; DESTROYED is a tombstone.
+
+        An exception may quote a record with half a surrogate pair, which JSON cannot contain: "?" replaces it.
+        """
         if self.state is State.DESTROYED:
             return None
         return internal_json.encode(
             {
                 "state": self.state.value,
-                "trace": self.trace,
+                "trace": None if self.trace is None else self.trace.encode("utf-8", "replace").decode(),
                 "worker_id": self.worker_id,
                 "generation": self.generation,
                 "version": self.version,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -15,6 +16,8 @@ import pytest
 from mm2.config.configdef import ConfigException
 from mm2.connect.herder.internal_requests import InternalRequests, RequestRefused
 from mm2.connect.request_signing import SessionKey
+from mm2.connect.rest.failures import RestFailure
+from mm2.connect.rest.forwarding import RestClient
 
 KEY = SessionKey(bytes(32), "HmacSHA256", 0)
 
@@ -26,6 +29,8 @@ class Leader(HTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.asked: list[tuple[str, str, dict[str, str]]] = []
         self.answer: tuple[int, bytes] = (204, b"")
+        self.is_slow = False
+        self.stopping = threading.Event()
 
     @property
     def url(self) -> str:
@@ -42,7 +47,16 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        if not self.server.is_slow:
+            self.wfile.write(body)
+            return
+        for byte in body:  # each read is in time, the whole response is not
+            try:
+                self.wfile.write(bytes([byte]))
+            except OSError:
+                return
+            if self.server.stopping.wait(0.05):
+                return
 
     def log_message(self, *_: object) -> None:
         pass
@@ -54,6 +68,7 @@ def leader() -> Iterator[Leader]:
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     yield server
+    server.stopping.set()
     server.shutdown()
     thread.join()
     server.server_close()
@@ -94,3 +109,36 @@ def test_tls_settings_come_from_the_listeners_or_from_the_worker_and_are_never_m
     listeners = {**worker, "listeners.https.ssl.protocol": "TLSv1.3"}
     with pytest.raises(RequestRefused, match="No response from"):
         InternalRequests(listeners, algorithm="HmacSHA256").fence("https://127.0.0.1:1", "c", KEY)
+
+
+def test_a_leader_that_never_completes_its_response_is_not_awaited(
+    leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader.answer, leader.is_slow = (200, b" " * 1000), True
+    monkeypatch.setattr("mm2.connect.herder.internal_requests._TIMEOUT_S", 0.5)
+    with pytest.raises(RequestRefused, match=r"no complete response within 0\.5 s") as refused:
+        InternalRequests({}, algorithm="HmacSHA256").fence(leader.url, "c", KEY)
+    assert refused.value.status is None
+
+
+def test_a_worker_that_never_completes_its_response_to_a_forwarded_request_is_not_awaited(
+    leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader.answer, leader.is_slow = (200, b" " * 1000), True
+    monkeypatch.setattr("mm2.connect.rest.forwarding._GRACE_S", 0.4)
+    with pytest.raises(RestFailure, match=r"forward REST request: no complete response within 0\.5 s") as failure:
+        asyncio.run(RestClient({}, 0.1).request("PUT", leader.url, {}, b""))
+    assert failure.value.status == 500
+
+
+def test_a_response_of_another_worker_has_a_limit(leader: Leader, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("mm2.connect.herder.internal_requests", "mm2.connect.rest.forwarding"):
+        monkeypatch.setattr(f"{module}._MOST_BYTES", 2)
+    leader.answer = (200, b"{}")
+    InternalRequests({}, algorithm="HmacSHA256").fence(leader.url, "c", KEY)
+    assert asyncio.run(RestClient({}, 5).request("PUT", leader.url, {}, b"")).body == {}
+    leader.answer = (200, b"{ }")
+    with pytest.raises(RequestRefused, match="the response has more than 2 bytes"):
+        InternalRequests({}, algorithm="HmacSHA256").fence(leader.url, "c", KEY)
+    with pytest.raises(RestFailure, match="the response has more than 2 bytes"):
+        asyncio.run(RestClient({}, 5).request("PUT", leader.url, {}, b""))

@@ -33,10 +33,13 @@ from mm2.connect.api import (
     WorkerView,
 )
 from mm2.connect.api import Type as SchemaType
-from mm2.connect.data.schema import Field
+from mm2.connect.data.record import NO_HEADERS
+from mm2.connect.data.schema import Field, SchemaAndValue
 from mm2.connect.data.struct import Struct
 from mm2.connect.plugins import Plugins
 from mm2.connect.plugins.process.values import Decoding, Encoding
+from mm2.connect.runtime.tasks.sink_records import InternalSinkRecord
+from mm2.kafka.consumer.records import ConsumerRecord
 from mm2.kafka.producer import RecordMetadata
 from tests.support.waiting import wait_until
 from tests.unit.connect.plugin_folders import entry_points, write_files
@@ -107,6 +110,10 @@ class Sink(SinkConnector):
     def task_configs(self, max_tasks): return [{}]
 
 
+class Mute(Exception):
+    def __str__(self): raise RuntimeError("no text")
+
+
 class Task2(SinkTask):
     def version(self): return "2.0"
     def start(self, props): self.seen = 0
@@ -118,6 +125,10 @@ class Task2(SinkTask):
     def put(self, records):
         reporter = self.context.errant_record_reporter()
         for record in records:
+            if record.value == "mute":
+                raise Mute
+            if record.value == "cut \\ud83d":
+                raise DataError(f"no column {record.value}")
             if record.value is None:
                 reporter.report(record, DataError("empty")).result()
             self.seen += 1
@@ -326,6 +337,7 @@ def test_an_error_in_the_process_fails_only_its_task(
 class SinkContext:
     def __init__(self) -> None:
         self.output: list[Any] = []
+        self.reported: list[SinkRecord] = []
 
     def configs(self) -> Mapping[str, str]:
         return {}
@@ -341,6 +353,7 @@ class SinkContext:
 
     def report(self, record: SinkRecord, error: BaseException) -> Future[None]:
         self.output.append((record.kafka_offset, str(error), type(error)))
+        self.reported.append(record)
         future: Future[None] = Future()
         threading.Timer(0.1, future.set_result, [None]).start()
         return future
@@ -362,6 +375,48 @@ def test_a_sink_task_receives_records_and_uses_its_context(plugins: Plugins) -> 
 
     assert on_a_thread(life) == {partition: OffsetAndMetadata(8)}
     assert context.output == [{partition: 7}, (8, "empty", DataError), "commit"]
+
+
+def consumed(value: str | None, offset: int) -> SinkRecord:
+    """A record as the runtime passes it to a task."""
+    record = ConsumerRecord(TopicPartition("t", 0), offset, None, None, (), 0, is_log_append_time=False)
+    nothing = SchemaAndValue(None, None)
+    return InternalSinkRecord.of(record, nothing, SchemaAndValue(None, value), NO_HEADERS, keep=True)
+
+
+def test_a_sink_task_receives_the_records_of_the_runtime_and_reports_them(plugins: Plugins) -> None:
+    task, context = new_task(plugins, "Sink", "Task2"), SinkContext()
+    empty = consumed(None, 8)
+
+    def life() -> None:
+        task.initialize(context)
+        task.start({})
+        task.put([consumed("v", 7), empty])
+        task.stop()
+
+    on_a_thread(life)
+    assert context.output == [(8, "empty", DataError), "commit"]
+    assert context.reported[0] is empty  # the dead letter has the bytes that were consumed
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "text"),
+    [
+        ("mute", ConnectError, "put has failed with Mute, which cannot be passed on: "),
+        ("cut \ud83d", DataError, "no column cut \ud83d"),
+    ],
+)
+def test_no_error_of_a_plugin_blocks_the_worker(plugins: Plugins, value: str, kind: type[Exception], text: str) -> None:
+    task = new_task(plugins, "Sink", "Task2")
+
+    def life() -> None:
+        task.initialize(SinkContext())
+        task.start({})
+        with pytest.raises(kind, match=text):
+            task.put([consumed(value, 7)])
+        task.stop()
+
+    on_a_thread(life)
 
 
 def test_a_plugin_whose_compiled_module_is_loaded_elsewhere_needs_the_option(tmp_path: Path) -> None:
@@ -404,6 +459,9 @@ def test_values_are_transferred_unchanged() -> None:
         -1.5,
         float("inf"),
         "text\ud83d\ude00".encode("utf-16", "surrogatepass").decode("utf-16"),
+        "half a pair \ud83d, \u00e9, {}",
+        {"\ud83d": ["\ud83d"]},
+        Schema(SchemaType.STRUCT, doc="\ud83d", fields=(Field("\ud83d", 0, Schema(SchemaType.INT64)),)),
         b"\x00\xff",
         [1, [2]],
         (1, "x"),

@@ -21,6 +21,12 @@ def test_golden_bytes() -> None:
     assert topic.encode() == b'{"topic":{"name":"foo","connector":"c","task":0,"discoverTimestamp":1700000000000}}'
 
 
+def test_a_trace_that_quotes_half_a_surrogate_pair_does_not_prevent_the_status() -> None:
+    fold = StatusFold()
+    read(fold, Status(TASK, State.FAILED, "h:1", 3, "DataError: Value (12\ud83d) was out of range: \udcff"))
+    assert fold.task(TASK) == Status(TASK, State.FAILED, "h:1", 3, "DataError: Value (12?) was out of range: ?")
+
+
 class Deaf(MemoryStatusStore):
     """Does not read back what it has written."""
 

@@ -22,7 +22,7 @@ from mm2.copy.ledger import (
     verified_record,
 )
 from mm2.copy.segments import Segment, SegmentChunk, Trail, UnwrittenChunks
-from mm2.copy.session import Lease, LedgerEntry, Mark, PreviousCommit, Start
+from mm2.copy.session import Lease, LedgerEntry, Mark, PartitionCondition, PreviousCommit, Start
 from mm2.kafka.structs import TopicPartition
 from mm2.reasons import OffsetReason, OffsetReasonCode
 
@@ -269,3 +269,13 @@ def test_notes_of_one_kind_are_read_without_those_of_others() -> None:
     ledger.apply(gone.key, gone.value)
     assert ledger.notes("promoted") == {}
     assert set(ledger.notes("source")) == {("orders",), ("payments",)}
+
+
+def test_a_reason_with_half_a_surrogate_pair_does_not_prevent_the_entry() -> None:
+    condition = PartitionCondition("FAILED", "no column a\ud83db", 7, 1)
+    record = entry_record(LedgerEntry("t", 0, "A.t", Mark(7, 7, 7), condition=condition))
+    ledger = Ledger()
+    ledger.apply(record.key, record.value, 1)
+    entry = ledger.entry(TopicPartition("t", 0))
+    assert entry is not None
+    assert entry.condition == condition._replace(reason="no column a?b")

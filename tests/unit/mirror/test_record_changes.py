@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -383,3 +384,42 @@ def test_a_flow_that_only_emits_heartbeats_copies_no_records_to_be_changed() -> 
 def test_errors_of_the_chain_are_those_of_connect() -> None:
     with pytest.raises(ConnectError):
         spec({"transforms": "x", "transforms.x.type": "No"})
+
+
+class Quoting(Busy):
+    """Fails with a text from the record."""
+
+    def apply(self, record: Any) -> Any:
+        raise ValueError(f"no column {json.loads(record.value)}")
+
+
+def test_an_error_that_quotes_half_a_surrogate_pair_is_a_reason() -> None:
+    """A text that was cut within an emoji is valid JSON."""
+    quoting = {"transforms": "q", "transforms.q.type": f"{__name__}.Quoting"}
+    with chain(quoting) as built, pytest.raises(ChangeFailed, match=r"ValueError: no column a\?b"):
+        built.apply(PART, RECORD._replace(value=b'"a\\ud83db"'))
+
+
+def test_values_of_config_providers_are_not_in_the_reason_of_a_partition(tmp_path: Path) -> None:
+    """The ledger, `mm2 status` and the dashboard have it."""
+    (tmp_path / "secrets").write_text("pattern=yyyy-'Hunter2'\n")
+    reference = f"${{file:{tmp_path}/secrets:pattern}}"
+    prefix = "A->B.transforms"
+    file = {
+        **FILE,
+        "config.providers": "file",
+        "config.providers.file.class": "org.apache.kafka.common.config.provider.FileConfigProvider",
+        prefix: "text,date",
+        f"{prefix}.text.type": "org.apache.kafka.connect.transforms.Cast$Value",
+        f"{prefix}.text.spec": "string",
+        f"{prefix}.date.type": "org.apache.kafka.connect.transforms.TimestampConverter$Value",
+        f"{prefix}.date.target.type": "Timestamp",
+        f"{prefix}.date.format": reference,
+    }
+    (plan,) = plan_flows(MirrorMakerConfig(file), ["B"], connect_plugins()).values()
+    spec = changes_spec(plan.resolved["MirrorSourceConnector"], plan.worker, connector="c", task=0)
+    assert spec is not None
+    with RecordChain(spec.settings) as chain, pytest.raises(ChangeFailed) as caught:
+        chain.apply(PART, RECORD)
+    assert f"does not match pattern ({reference})" in str(caught.value)
+    assert "Hunter2" not in str(caught.value)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 
@@ -202,6 +203,22 @@ def test_an_unreadable_positions_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"t,0,1\n\xff\xfe")
     with pytest.raises(ConfigException, match="binary is not UTF-8 text"):
         parse_start_from(f"file:{tmp_path}/binary")
+
+
+def test_a_file_without_an_end_and_one_that_is_too_large_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in ("/dev/zero", tmp_path / "pipe"):
+        with pytest.raises(ConfigException, match=f"{path} is not a regular file"):
+            parse_start_from(f"file:{path}")
+    with pytest.raises(ConfigException, match="cannot be read: Is a directory"):
+        parse_start_from(f"file:{tmp_path}")
+    with pytest.raises(ConfigException, match=r"'a\\x00b' is not a path"):
+        parse_start_from("file:a\0b")
+    assert from_file(tmp_path, "t,0,1\n").offsets
+    monkeypatch.setattr("mm2.mirror.start_from._MOST_BYTES", 5)
+    assert complaint(tmp_path, "t,0,1\n") == f"{tmp_path / 'offsets'} is larger than 5 bytes"
 
 
 @given(content=st.text() | st.text(alphabet='[]{}",:0123456789topicarnsfe \n'))

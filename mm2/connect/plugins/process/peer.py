@@ -206,7 +206,15 @@ class Peer:
             except PeerGone:
                 raise
             except BaseException as error:  # noqa: BLE001 - passed to the caller
-                self._send([number, RAISE, error])
+                self._raise_there(number, method, error)
         except PeerGone:
             # The other side has ended; the reader detects it, too.
             return
+
+    def _raise_there(self, number: int, method: str, error: BaseException) -> None:
+        """Let the caller raise the error. It would wait for ever for one that cannot be sent, such as one without a text."""
+        try:
+            self._send([number, RAISE, error])
+        except ConnectError as refused:
+            what = f"{method} has failed with {type(error).__qualname__}, which cannot be passed on: {refused}"
+            self._send([number, RAISE, ConnectError(what)])

@@ -15,6 +15,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
+from types import MappingProxyType
 from typing import IO, Any, Final
 
 import structlog
@@ -338,6 +339,8 @@ class RemoteSinkTask(_RemoteTask, SinkTask):
     """A sink task in its own process."""
 
     _reporter: ErrantRecordReporter | None = None
+    #: Those of the last ``put`` by their origin, if they may be reported: the plugin has copies of them only.
+    _records: Mapping[tuple[str, int, int], SinkRecord] = MappingProxyType({})
 
     def initialize(self, ctx: SinkTaskContext) -> None:
         super().initialize(ctx)
@@ -345,7 +348,10 @@ class RemoteSinkTask(_RemoteTask, SinkTask):
         self._process.call("initialize_sink", self._reporter is not None)
 
     def put(self, records: Collection[SinkRecord]) -> None:
-        self._process.call("put", list(records))
+        batch = list(records)
+        if self._reporter is not None:
+            self._records = {_origin(record): record for record in batch}
+        self._process.call("put", batch)
 
     def flush(self, current_offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         self._process.call("flush", dict(current_offsets))
@@ -386,7 +392,12 @@ class RemoteSinkTask(_RemoteTask, SinkTask):
         def settled(future: Future[None]) -> None:
             process.notify("settle", number, future.exception())
 
-        self._reporter.report(record, error).add_done_callback(settled)
+        self._reporter.report(self._records.get(_origin(record), record), error).add_done_callback(settled)
+
+
+def _origin(record: SinkRecord) -> tuple[str, int, int]:
+    """Where a record was consumed."""
+    return record.original_topic, record.original_kafka_partition, record.original_kafka_offset
 
 
 _REMOTE: Final[Mapping[PluginType, type[Any]]] = {

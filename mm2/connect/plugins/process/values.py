@@ -85,7 +85,11 @@ class Encoding:
         """Raises TypeError for a value that cannot be encoded; the schema numbers then stay unchanged."""
         known = dict(self._schemas)
         try:
-            return cbor2.dumps(self._encoded(value))
+            encoded = self._encoded(value)
+            try:
+                return cbor2.dumps(encoded)
+            except UnicodeEncodeError:
+                return cbor2.dumps(_with_texts_as_bytes(encoded))
         except Exception as error:
             self._schemas = known
             raise TypeError(f"It cannot be sent to another process: {error}") from error
@@ -110,8 +114,9 @@ class Encoding:
         if isinstance(value, TopicPartition):
             return _tag("partition", *value)
         if type(value).__name__ in _DATA_CLASSES and type(value) is _DATA_CLASSES[type(value).__name__]:
-            parts = [self._encoded(getattr(value, field.name)) for field in dataclass_fields(value)]
-            return _tag(type(value).__name__, *parts)
+            return self._data(type(value), value)
+        if isinstance(value, SinkRecord):  # the runtime's own subclass
+            return self._data(SinkRecord, value)
         if isinstance(value, ConfigDef):
             return _tag("definition", [self._encoded(_row(key)) for key in value.keys.values()])
         if isinstance(value, BaseException):
@@ -123,6 +128,9 @@ class Encoding:
         if isinstance(value, bytearray | memoryview):
             return bytes(value)
         return _encoded_scalar(value)
+
+    def _data(self, kind: type[Any], value: Any) -> Any:
+        return _tag(kind.__name__, *(self._encoded(getattr(value, field.name)) for field in dataclass_fields(kind)))
 
     def _schema(self, schema: Schema) -> Any:
         known = self._schemas.get(id(schema))
@@ -168,13 +176,15 @@ class Decoding:
             return {key: self._heard(item) for key, item in value.items()}
         if isinstance(value, cbor2.CBORTag):
             kind, *parts = value.value
-            return self._schema_of(parts) if kind == "schema" else self._of(kind, [self._heard(part) for part in parts])
+            return self._of(kind, self._heard(parts))
         return value
 
     def _of(self, kind: str, parts: list[Any]) -> Any:
         if kind in _DATA_CLASSES:
             return _DATA_CLASSES[kind](*parts)
         match kind:
+            case "schema":
+                return self._schema_of(*parts)
             case "known":
                 return self._schemas[parts[0]]
             case "map":
@@ -193,6 +203,8 @@ class Decoding:
                 return tuple(parts)
             case "set":
                 return set(parts)
+            case "text":
+                return str(parts[0], "utf-8", "surrogatepass")
             case "decimal":
                 return Decimal(parts[0])
             case "datetime":
@@ -209,22 +221,11 @@ class Decoding:
                 return NO_DEFAULT
         raise ValueError(f"unknown kind of value {kind!r}")
 
-    def _schema_of(self, parts: list[Any]) -> Schema:
-        number, type_, optional, default, name, version, doc, parameters, rows, key_schema, value_schema = parts
-        # Decode in the order of encoding, so that schema numbers agree.
-        default = self._heard(default)
-        fields = tuple(Field(field, index, self._heard(schema)) for field, index, schema in rows)
+    def _schema_of(self, number: int, type_: str, *parts: Any) -> Schema:
+        optional, default, name, version, doc, parameters, rows, key_schema, value_schema = parts
+        fields = tuple(Field(*row) for row in rows)
         schema = Schema(
-            Type(type_),
-            optional,
-            default,
-            name,
-            version,
-            doc,
-            parameters,
-            fields,
-            self._heard(key_schema),
-            self._heard(value_schema),
+            Type(type_), optional, default, name, version, doc, parameters, fields, key_schema, value_schema
         )
         self._schemas[number] = schema
         return schema
@@ -237,6 +238,19 @@ def _struct(schema: Schema, values: list[Any]) -> Struct:
 
 def _tag(kind: str, *parts: Any) -> cbor2.CBORTag:
     return cbor2.CBORTag(_TAG, [kind, *parts])
+
+
+def _with_texts_as_bytes(encoded: Any) -> Any:
+    """What `Encoding._encoded` returns, with texts as bytes where they contain half a surrogate pair, which CBOR cannot."""
+    if isinstance(encoded, str):
+        return encoded if encoded.isascii() else _tag("text", encoded.encode("utf-8", "surrogatepass"))
+    if isinstance(encoded, list):
+        return [_with_texts_as_bytes(item) for item in encoded]
+    if isinstance(encoded, dict):
+        return _tag("map", [[_with_texts_as_bytes(part) for part in pair] for pair in encoded.items()])
+    if isinstance(encoded, cbor2.CBORTag):
+        return cbor2.CBORTag(_TAG, _with_texts_as_bytes(encoded.value))
+    return encoded
 
 
 def _encoded_scalar(value: Any) -> Any:
