@@ -24,7 +24,7 @@ from mm2.cli.verbs import examples, seconds
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.properties import load_properties
 from mm2.copy.ledger import Ledger, Pause, pause_record, paused
-from mm2.copy.states import PartitionState
+from mm2.copy.states import LASTS_UNTIL_RESET, PartitionState
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.clients import MirrorClients
 from mm2.mirror.ledgers import write_to_ledger
@@ -200,12 +200,17 @@ def _mark(options: Any, action: _Action) -> int:
 
 
 def _not_yet(ledger: Ledger, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
-    """Partitions whose ledger entry, written by the copier, does not reflect the pauses yet."""
+    """Partitions whose ledger entry, written by the copier, does not reflect the pauses yet.
+
+    One that has stopped until its position is reset keeps that state, whether it is paused or not.
+    """
     pauses = {**ledger.pauses(), **holds(ledger)}  # the tasks apply them in this order
     found = []
     for tp in partitions:
         entry = ledger.entry(tp)
         condition = None if entry is None else entry.condition
+        if condition is not None and condition.state in LASTS_UNTIL_RESET:
+            continue
         paused_since_ms = (
             condition.since_ms if condition is not None and condition.state == PartitionState.PAUSED else None
         )

@@ -148,6 +148,7 @@ def run(options: Any) -> int:
         _publish(options, report)
         if options.record:
             verification.store_verified(report)
+        _write_page(options, report)
         return _CODES[report.verdict]
     except SparkUnavailable as error:
         if stopping.is_set():
@@ -242,17 +243,22 @@ def _go_on(options: Any, verification: Verification, asked: VerifyRequest, stopp
             quiet, last = "", _CODES[report.verdict]
             if report.records or report.verdict is not Verdict.EQUAL:
                 _publish(options, report, brief=True)
+                _write_page(options, report)
             differ = differ or bool(report.counts)
         if stopping.wait(options.every):
             return code()
 
 
-def _publish(options: Any, report: VerifyReport, *, brief: bool = False) -> None:
+def _write_page(options: Any, report: VerifyReport) -> None:
+    """Write the HTML page, last: a comparison may have taken hours. Raises CommandError."""
     if options.html is not None:
         try:
             options.html.write_text(page(report), encoding="utf-8")
         except OSError as error:
             raise CommandError(f"--html {options.html}: {error.strerror}.") from error
+
+
+def _publish(options: Any, report: VerifyReport, *, brief: bool = False) -> None:
     if options.json:
         write_document(options, report.to_json(), indent=None if brief else 2, is_one_of_many=brief)
     else:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from mm2.copy.session import LedgerEntry
+from mm2.copy.states import LASTS_UNTIL_RESET
 from mm2.failover.denials import allow_writes
 from mm2.failover.evidence import counted
 from mm2.failover.partitions import is_paused
@@ -129,7 +130,12 @@ def _wait(sides: Sides, topics: Collection[str], *, paused: bool) -> tuple[list[
 
 
 def _is_paused_by(entry: LedgerEntry, since_ms: int | None) -> bool:
-    """Whether the partition is paused by the promotion of that time; by any pause if no time is given."""
+    """Whether the partition is paused by the promotion of that time; by any pause if no time is given.
+
+    A partition that has stopped until its position is reset copies nothing either, and its task never notes the pause.
+    """
+    if since_ms is not None and entry.condition is not None and entry.condition.state in LASTS_UNTIL_RESET:
+        return True
     return is_paused(entry) and (
         since_ms is None or (entry.condition is not None and entry.condition.since_ms == since_ms)
     )

@@ -17,7 +17,7 @@ from mm2.failover.sides import READ_S, Sides, check_leader
 from mm2.kafka.admin import Admin
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.log import KafkaBasedLog, LogRecord
-from mm2.kafka.structs import LATEST, GroupListing, OffsetAndMetadata, TopicPartition
+from mm2.kafka.structs import LATEST, GroupDescription, GroupListing, OffsetAndMetadata, TopicPartition
 from mm2.mirror import plugins
 from mm2.mirror.checkpoint_connector import GROUP_TYPES, PROTOCOL_TYPES
 from mm2.mirror.checkpoint_task import is_wanted
@@ -276,10 +276,13 @@ class Groups:
         groups = sorted({row.group for row in rows})
         described = self._sides.target.describe_groups(groups)
         present = GroupOffsets(self._sides.target, self._shared).read(groups)
-        return [self._with_outcome(row, group_state(described[row.group]), present[row.group]) for row in rows]
+        return [self._with_outcome(row, described[row.group], present[row.group]) for row in rows]
 
     def _with_outcome(
-        self, row: GroupEvidence, state: str, present: Mapping[TopicPartition, OffsetAndMetadata] | KafkaFailure
+        self,
+        row: GroupEvidence,
+        described: GroupDescription | KafkaFailure,
+        present: Mapping[TopicPartition, OffsetAndMetadata] | KafkaFailure,
     ) -> GroupEvidence:
         target = self._sides.pair.target
         if isinstance(present, KafkaFailure):
@@ -295,6 +298,10 @@ class Groups:
             ahead = before > row.translated
             reason = f"its committed offset on {target} is {before}, and it is not rewound" if ahead else ""
             return replace(row, outcome=Outcome.AHEAD if ahead else Outcome.ALREADY_COMMITTED, reason=reason)
+        state = group_state(described)
+        if isinstance(described, KafkaFailure) and state not in _IDLE:
+            reason = f"whether it has members on {target} is not known: {described}"
+            return replace(row, outcome=Outcome.FAILED, reason=reason)
         if state not in _IDLE:
             return replace(row, outcome=Outcome.IN_USE, reason=f"it has members on {target} ({state}): stop them first")
         return replace(row, outcome=Outcome.TO_WRITE)

@@ -245,7 +245,7 @@ def _heartbeat_key(one: Freshness) -> tuple[str, str, int]:
 class PolledGroups:
     """Group offsets: checkpoints by group and partition of the target, and committed offsets on both sides.
 
-    ``target_logs``: the first and the end offset of partitions of the target in which a committed offset is not the translated one.
+    ``target_logs``: the first and the end offset of partitions of the target with a committed offset.
     """
 
     checkpoints: Mapping[str, Mapping[TopicPartition, Checkpoint]] = dataclasses.field(default_factory=dict)
@@ -293,9 +293,7 @@ class GroupsPoll:
         self.seen = dataclasses.replace(self.seen, checkpoints=checkpoints)
         target_failure, target = self._offsets(Side.TARGET, groups)
         if target is not None:
-            self.seen = dataclasses.replace(
-                self.seen, target=target, target_logs=self._target_logs(checkpoints, target)
-            )
+            self.seen = dataclasses.replace(self.seen, target=target, target_logs=self._target_logs(target))
             self.has_target = True
         source_failure, source = self._offsets(Side.SOURCE, groups)
         if source is not None:
@@ -360,19 +358,10 @@ class GroupsPoll:
         return (failures[0], found or None) if failures else (None, found)
 
     def _target_logs(
-        self,
-        checkpoints: Mapping[str, Mapping[TopicPartition, Checkpoint]],
-        target: Mapping[str, Mapping[TopicPartition, OffsetAndMetadata]],
+        self, target: Mapping[str, Mapping[TopicPartition, OffsetAndMetadata]]
     ) -> dict[TopicPartition, tuple[int, int]]:
         """Where the logs begin and end to which committed offsets may not belong. Read after these, so no offset is later than its log."""
-        wanted: set[TopicPartition] = set()
-        for group, offsets in target.items():
-            translated = checkpoints.get(group, {})
-            for tp, committed in offsets.items():
-                checkpoint = translated.get(tp)
-                is_translated = checkpoint is not None and checkpoint.downstream_offset == committed.offset
-                if not is_translated and tp.topic in self.remote_topics:
-                    wanted.add(tp)
+        wanted = {tp for offsets in target.values() for tp in offsets if tp.topic in self.remote_topics}
         if not wanted:
             return {}
         admin = self._admins[Side.TARGET]

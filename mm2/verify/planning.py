@@ -162,6 +162,20 @@ class ClusterOffsets:
         return info.topic_id if isinstance(info, TopicInfo) else ""
 
 
+def is_gone(
+    topic: str,
+    remote_topic: str,
+    copied_to: Mapping[TopicPartition, str],
+    source: ClusterOffsets,
+    target: ClusterOffsets,
+) -> bool:
+    """Whether a topic was deleted on both clusters, so that nothing can be compared any more; `copied_to` as below."""
+    if not vanished(source.topics.get(topic)):
+        return False
+    remotes = {remote_topic, *(remote for place, remote in copied_to.items() if place.topic == topic)}
+    return all(vanished(target.topics.get(remote)) for remote in remotes)
+
+
 def partitions_to_compare(
     topic: str,
     remote_topic: str,

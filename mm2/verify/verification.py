@@ -76,6 +76,7 @@ class Verification:
         self._changes = changes
         self._rate = rate
         self._patience_s = patience_s
+        self._gone: set[str] = set()  # topics that both clusters have deleted, by the last comparison
         consumer = self._clients.client_props(Side.SOURCE, ClientKind.CONSUMER, "verify-source-consumer")
         self._read_committed = consumer.get("isolation.level", "").strip() == "read_committed"
 
@@ -134,7 +135,7 @@ class Verification:
     def store_verified(self, report: VerifyReport) -> None:
         """Store in the ledger, if there is one, how far each partition was compared.
 
-        Entries for topics that were recreated are deleted. Raises KafkaFailure.
+        Entries for topics that were recreated, or deleted on both clusters, are deleted. Raises KafkaFailure.
         """
         with self._cluster(Side.TARGET) as target:
             ledger = self._ledger(target)
@@ -146,6 +147,8 @@ class Verification:
                 is_stale = noted is not None and not noted.is_of(row.source_id, row.target_id)
                 if verified is not None or is_stale:
                     records.append(verified_record(row.source, verified))
+            gone = [source for source in ledger.verifications() if source.topic in self._gone]
+            records += [verified_record(source, None) for source in sorted(gone)]
             Ledgers(self._clients, target).write(records)
 
     # -- inputs ------------------------------------------------------------------------------------------------------
@@ -208,7 +211,12 @@ class Verification:
         on_source = planning.ClusterOffsets.read(source, names, isolation)
         plans: list[PartitionPlan] = []
         changes = "" if self._changes is None else self._changes.digest
+        is_selection = bool(request.topics or request.offsets)
+        self._gone.clear()
         for topic, name in sorted(names.items()):
+            if not is_selection and planning.is_gone(topic, name, copied_to, on_source, on_target):
+                self._gone.add(topic)
+                continue
             named = selection.named_if_routed(topic)
             for index, error in partitions_to_compare(topic, name, copied_to, on_source, on_target).items():
                 place = TopicPartition(topic, index)
@@ -220,7 +228,6 @@ class Verification:
                 f"{self._clients.flow} does not copy {', '.join(absent)} from {self._clients.source_alias}, and its ledger has no "
                 "entry for it: there is nothing to compare."
             )
-        is_selection = bool(request.topics or request.offsets)
         if (
             not incremental
             and not is_selection

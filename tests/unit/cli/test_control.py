@@ -100,3 +100,16 @@ def test_a_pause_that_no_task_has_applied_is_not_reported_as_done(
 ) -> None:
     assert run(file, _PAUSE) == 1
     assert "not applied after 0 s: orders-0; is the flow running?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("state", ["INCONSISTENT", "DIVERGED"])
+def test_a_partition_that_has_stopped_until_a_reset_is_not_waited_for(
+    ledger: Ledger, file: Path, state: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its task keeps this state in the ledger, whether the partition is paused or not."""
+    condition = PartitionCondition(state, "why", 95, AT_MS)
+    apply(ledger, entry_record(LedgerEntry("orders", 0, "A.orders", Mark(90, 90, 90), condition=condition)))
+    assert run(file, _PAUSE) == 0
+    assert ledger.pauses()
+    assert run(file, _RESUME) == 0
+    assert capsys.readouterr().err == ""

@@ -8,6 +8,7 @@ import re
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -275,3 +276,21 @@ def test_a_continuous_comparison_that_has_compared_nothing_does_not_end_well(
     verification: Any = Rounds(*(results[one] for one in rounds))
     given = options(every=0.0, html=None, json=False, output="table")
     assert _go_on(given, verification, asked_for(given), verification) == code
+
+
+def test_a_page_that_cannot_be_written_loses_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The comparison may have taken hours."""
+    stored: list[VerifyReport] = []
+    done = SimpleNamespace(run=lambda *_: report_of(), store_verified=stored.append)
+    monkeypatch.setattr("mm2.cli.verify.Verification", lambda *_, **__: done)
+    monkeypatch.setattr("mm2.cli.verify.Verifier", lambda *_, **__: SimpleNamespace(stop=lambda: None))
+    file = tmp_path / "mm2.properties"
+    file.write_text("clusters = A, B\nA.bootstrap.servers = a:1\nB.bootstrap.servers = b:1\nA->B.enabled = true\n")
+    page_file = tmp_path / "absent" / "page.html"
+    assert main(["verify", str(file), "A->B", "--record", "--html", str(page_file)]) == 2
+    out, err = capsys.readouterr()
+    assert "A->B at 1970-01-01 00:00:02 UTC: equal. 10 records" in out
+    assert f"--html {page_file}: No such file or directory." in err
+    assert len(stored) == 1

@@ -11,8 +11,9 @@ import pytest
 from mm2.cli import mm2 as program
 from mm2.config.mirrormaker import SourceAndTarget
 from mm2.copy.ledger import Ledger, entry_record
-from mm2.copy.session import LedgerEntry, Mark
-from mm2.failover import failback, failover, promote
+from mm2.copy.session import LedgerEntry, Mark, PartitionCondition
+from mm2.copy.states import PartitionState
+from mm2.failover import copy_control, failback, failover, promote
 from mm2.failover.copy_control import stop_copying
 from mm2.failover.evidence import PartitionEvidence, RecordCount
 from mm2.failover.failover import FailoverOptions
@@ -45,6 +46,8 @@ class _Flow:
 
     def write_ledger(self, records: list[Record]) -> None:
         self.written += records
+        for record in records:
+            self.ledger.apply(record.key, record.value, 1)
         if self._failure is not None:
             raise self._failure
 
@@ -114,3 +117,21 @@ def test_the_promotion_is_stored_before_the_tasks_are_waited_for() -> None:
     done, problems = stop_copying(flow, ["t"], "failover")
     assert (len(flow.written), problems) == (1, [])
     assert done[1] == "no process of A->B is running; the promotion applies when one starts"
+
+
+@pytest.mark.parametrize("state", [PartitionState.INCONSISTENT, PartitionState.DIVERGED])
+def test_a_partition_that_has_stopped_until_a_reset_is_not_waited_for(
+    state: PartitionState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its task copies nothing, and keeps this state in the ledger instead of the pause."""
+    monkeypatch.setattr(copy_control, "CONFIRM_S", 0.0)
+    flow: Any = _Flow(None)
+    flow.workers, flow.assigned = 1, lambda: {TopicPartition("t", 0)}
+    condition = PartitionCondition(state, "why", 95, 1)
+    entry = entry_record(LedgerEntry("t", 0, "A.t", Mark(90, 90, 90), condition=condition))
+    flow.ledger.apply(entry.key, entry.value, 1)
+    done, problems = stop_copying(flow, ["t"], "failover")
+    assert (done[1:], problems) == (
+        ["all tasks of A->B have confirmed in the ledger that they stopped copying them"],
+        [],
+    )

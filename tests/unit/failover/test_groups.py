@@ -23,6 +23,7 @@ from mm2.mirror.formats import Checkpoint
 from mm2.mirror.translator import Translated
 
 P0 = TopicPartition("t", 0)
+EMPTY = GroupDescription("g", "consumer", "", "Empty", "", ())
 
 
 @pytest.mark.parametrize(("end", "found"), [(70, FoundBy.EXACT), (69, FoundBy.NOTHING)])
@@ -198,7 +199,33 @@ def test_an_offset_beyond_the_end_of_the_target_is_not_ahead(before: int, outcom
     groups = groups_of(None)
     row = GroupEvidence("g", "t", 0, "A.t", 50, SOURCE, 70)
     groups._ends = {row.target: 80}
-    found = groups._with_outcome(row, "empty", {row.target: OffsetAndMetadata(before)})
+    found = groups._with_outcome(row, EMPTY, {row.target: OffsetAndMetadata(before)})
     assert found.outcome is outcome
     if outcome is Outcome.FAILED:
         assert "the offset 81 is beyond the end offset 80 of A.t-0" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("described", "outcome", "reason"),
+    [
+        (EMPTY, Outcome.TO_WRITE, ""),
+        (BrokerFailure.of(69, subject="Group g"), Outcome.TO_WRITE, ""),  # GROUP_ID_NOT_FOUND
+        (
+            GroupDescription("g", "consumer", "", "Stable", "", ()),
+            Outcome.IN_USE,
+            "it has members on B (stable): stop them first",
+        ),
+        (
+            TimeoutFailure("broker 2 does not answer"),
+            Outcome.FAILED,
+            "whether it has members on B is not known: broker 2 does not answer",
+        ),
+    ],
+)
+def test_members_are_reported_only_if_they_are_known(described: Any, outcome: Outcome, reason: str) -> None:
+    """A group that the target does not have is looked up on all brokers, also on one that does not answer."""
+    groups = groups_of(None)
+    groups._ends = {}
+    row = GroupEvidence("g", "t", 0, "A.t", 50, SOURCE, translated=70, found=FoundBy.EXACT)
+    found = groups._with_outcome(row, described, {})
+    assert (found.outcome, found.reason) == (outcome, reason)

@@ -144,6 +144,9 @@ def test_the_view_of_a_flow_has_the_reason(
         (3, 10, MoveCode.READS_AGAIN, 7),
         (2, 10, MoveCode.OUT_OF_RANGE, None),  # retention has removed the records
         (5, None, MoveCode.UNTRANSLATED, None),
+        # Checkpoints outlive the records to which they refer.
+        (2, 2, MoveCode.OUT_OF_RANGE, None),
+        (21, 21, MoveCode.OUT_OF_RANGE, None),
     ],
 )
 def test_consumers_cannot_start_at_an_offset_that_the_target_does_not_have(

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
 
-from mm2.copy.ledger import Ledger, entry_record
+from mm2.copy.ledger import Ledger, Verified, entry_record, verified_record
 from mm2.copy.session import LedgerEntry, Mark
 from mm2.kafka.admin import Admin
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.records.record import Record
 from mm2.kafka.structs import EARLIEST, OffsetInfo, PartitionInfo, TopicInfo, TopicPartition
 from mm2.mirror import provenance
+from mm2.mirror.ledgers import Ledgers
 from mm2.verify.driver import Verifier
 from mm2.verify.planning import NotInFlow, PartitionPlan, VerifyRequest
+from mm2.verify.report import VerifyReport
 from mm2.verify.verification import Verification
 
 LEADER = PartitionInfo(1, 0, (1,), (1,))
@@ -137,3 +141,35 @@ def test_requested_offsets_after_the_end_are_not_equal() -> None:
     ):
         (plan,) = plans(source, target, request=VerifyRequest(offsets={place: (first, None)}))
         assert plan.error == error
+
+
+def test_a_topic_that_both_clusters_have_deleted_is_left_out() -> None:
+    """The ledger keeps its entry. One that only the source has deleted, and one that is requested, are reported."""
+    ledger = ledger_of(
+        *(LedgerEntry(topic, 0, f"A.{topic}", Mark(1, 1, 1), 1, "", "") for topic in ("t", "gone", "left"))
+    )
+    source, target = FakeAdmin({"t": 1}), FakeAdmin({"A.t": 1, "A.left": 1})
+    assert [(plan.topic, bool(plan.error)) for plan in plans(source, target, ledger)] == [("left", True), ("t", False)]
+    (plan,) = plans(source, target, ledger, VerifyRequest(frozenset({"gone"})))
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in plan.error
+
+
+def test_what_was_recorded_for_a_deleted_topic_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its differences would be reported forever: nothing can be compared any more."""
+    ledger = ledger_of(*(LedgerEntry(topic, 0, f"A.{topic}", Mark(1, 1, 1), 1, "", "") for topic in ("t", "gone")))
+    for topic in ("t", "gone"):
+        row = verified_record(TopicPartition(topic, 0), Verified(0, 0, 1, 1, 1, {"missing": 1}))
+        ledger.apply(row.key, row.value)
+    written: list[Record] = []
+
+    def write(_self: Ledgers, records: Sequence[Record]) -> None:
+        written.extend(records)
+
+    monkeypatch.setattr(Ledgers, "write", write)
+    verification = Verification(PROPS, cast("Verifier", None))
+    verification._cluster = lambda _side: nullcontext(FakeAdmin({}))  # type: ignore[method-assign, assignment, return-value]
+    verification._ledger = lambda _target: ledger  # type: ignore[method-assign, assignment]
+    source, target = cast("Admin", FakeAdmin({"t": 1})), cast("Admin", FakeAdmin({"A.t": 1}))
+    verification._plans(VerifyRequest(), ledger, source, target, incremental=False)
+    verification.store_verified(VerifyReport("A->B", 1, 2, 0, ()))
+    assert written == [verified_record(TopicPartition("gone", 0), None)]
