@@ -31,7 +31,7 @@ from bench.contenders import OURS
 from bench.errors import BenchFailed
 from bench.many import BROKER_SETTINGS, HEAP, fill_topics, make_topics
 from bench.proctree import CpuTime, cpu_time, session_members
-from bench.race import log_tail, still_running
+from bench.race import clean_up, log_tail, still_running
 from bench.venue import Venue, open_venue
 from mm2.kafka.admin import Admin
 from mm2.kafka.errors import KafkaFailure
@@ -129,6 +129,7 @@ def measure(venue: Venue, topics: list[str], rate: int, master: str, number: int
             raise BenchFailed(f"{master}: {failure}\n{log_tail(folder / 'flow')}") from failure
         finally:
             end(process, patience_s=30.0)
+            clean_up(venue, keep=topics, patience_s=_PATIENCE_S)
 
 
 def _minute(process: Popen[bytes], spark: LocalSpark | None, venue: Venue) -> tuple[dict[str, float], Usage]:

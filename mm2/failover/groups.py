@@ -76,6 +76,7 @@ class Groups:
         self._translator.syncs = self._syncs()
         self._routed = _routed_topics(sides)
         self._shared: frozenset[str] = frozenset()
+        self._untyped: frozenset[str] = frozenset()  # it is not known whether they are share groups
         self._ends: dict[TopicPartition, int] = {}  # of the target's partitions, as far as known
 
     def found(self) -> list[GroupEvidence]:
@@ -84,6 +85,7 @@ class Groups:
         commits = self._of_checkpoints(checkpoints)
         if self._sides.source is None:
             self._shared = self._share_groups(commits.keys())
+            commits = {group: offsets for group, offsets in commits.items() if group not in self._untyped}
         else:
             commits = self._of_source(self._sides.source, commits)
         topics = {tp.topic for offsets in commits.values() for tp in offsets}
@@ -128,6 +130,7 @@ class Groups:
         listed, others = self._listed(source)
         unlisted = by_checkpoint.keys() - listed - others
         self._shared |= self._share_groups(unlisted)
+        unlisted -= self._untyped
         answers = GroupOffsets(source, self._shared).read(sorted(listed | unlisted))
         dead = self._dead(source, {group for group in unlisted if answers[group] == {}})
         found: _Commits = {}
@@ -170,7 +173,15 @@ class Groups:
             return frozenset()
         committing, shared = self._sides.assigned_groups()
         if unknown := set(groups) - committing - shared:
-            listed = self._sides.target.list_groups()
+            try:
+                listed = self._sides.target.list_groups()
+            except KafkaFailure as failure:
+                self._untyped = frozenset(unknown)
+                self.problems.append(
+                    f"whether {', '.join(sorted(unknown))} are share groups is not known, so they are not moved: not all groups of "
+                    f"{self._sides.pair.target} can be listed: {failure}"
+                )
+                listed = []
             shared |= unknown & {group.group_id for group in listed if group.group_type.lower() == SHARE}
         return frozenset(shared & set(groups))
 

@@ -73,7 +73,7 @@ NO_COORDINATOR = BrokerFailure.of(15, subject="Group g")
 def groups_of(source: Any, *, target: Any = None) -> Any:
     """The groups of a flow A->B that copies t."""
     found: Any = Groups.__new__(Groups)
-    found._shared = frozenset()
+    found._shared = found._untyped = frozenset()
     found._choice, found._routed, found.problems, found.notes = Choice(), {}, [], []
     found._filter = SimpleNamespace(should_replicate_group=lambda _: True)
     found._translator = SimpleNamespace(home_of=lambda _: None)
@@ -151,6 +151,18 @@ def test_share_groups_of_an_unreachable_source_are_known_from_the_tasks() -> Non
     groups = groups_of(None, target=target)
     groups._sides.assigned_groups = lambda: ({"consumer"}, {"share", "other-share"})
     assert groups._share_groups({"consumer", "share", "on-b", "unknown"}) == {"share", "on-b"}
+    assert (groups.problems, groups._untyped) == ([], frozenset())
+
+    def unanswered() -> list[GroupListing]:
+        raise KafkaFailure("broker 2 of cluster B does not answer")
+
+    target.list_groups = unanswered
+    assert groups._share_groups({"consumer", "share", "on-b", "unknown"}) == {"share"}
+    assert groups._untyped == {"on-b", "unknown"}
+    assert groups.problems == [
+        "whether on-b, unknown are share groups is not known, so they are not moved: not all groups of B can be listed: "
+        "broker 2 of cluster B does not answer"
+    ]
     target.list_groups = None  # not asked if all are known
     assert groups._share_groups({"consumer", "share"}) == {"share"}
     assert groups._share_groups(()) == frozenset()
