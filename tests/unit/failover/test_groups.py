@@ -159,10 +159,8 @@ def test_share_groups_of_an_unreachable_source_are_known_from_the_tasks() -> Non
     target.list_groups = unanswered
     assert groups._share_groups({"consumer", "share", "on-b", "unknown"}) == {"share"}
     assert groups._untyped == {"on-b", "unknown"}
-    assert groups.problems == [
-        "whether on-b, unknown are share groups is not known, so they are not moved: not all groups of B can be listed: "
-        "broker 2 of cluster B does not answer"
-    ]
+    (problem,) = groups.problems
+    assert problem.startswith("whether on-b, unknown are share groups is not known, so they are not moved")
     target.list_groups = None  # not asked if all are known
     assert groups._share_groups({"consumer", "share"}) == {"share"}
     assert groups._share_groups(()) == frozenset()
