@@ -15,6 +15,7 @@ Records that a predecessor has put on the target are skipped, see `mm2.copy.exec
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -44,6 +45,8 @@ QUARANTINED: Final = "quarantined"
 COMPACTED: Final = "compacted"
 MISSING: Final = "missing"
 _CORRUPT_PAUSE_S: Final = 0.2
+#: Responses that differ, as those of replicas of which one was compacted further, are not requested for ever.
+_MOST_DOUBTS: Final = 5
 
 
 class FetchingReader(Protocol):
@@ -96,20 +99,28 @@ class FetchingReader(Protocol):
 
 @dataclass(slots=True, eq=False)
 class FetchedBatches:
-    """``delayed_until_s`` (monotonic): a record cannot be changed before."""
+    """``delayed_until_s`` (monotonic): a record cannot be changed before. ``is_doubted``: the last response ended at a batch that is
+    fetched again, see `_is_believed`.
+    """
 
     reader: FetchingReader
     tally: Tally
     delayed_until_s: float = 0.0
+    is_doubted: bool = False
     _corrupt: CorruptReads = field(default_factory=CorruptReads)
+    _places: frozenset[tuple[int, int]] = frozenset()  # of the last response with an unexpected one
+    _doubted_at: int = -1
+    _doubts: int = 0  # responses in a row at this offset
     _is_cut: bool = False  # the rest of what was fetched has to be fetched again, to be changed or re-encoded
 
     def take(self, fetched: Fetched) -> None:
         """Turn them into outgoing batches. Raises an exception for an internal error."""
         aborted = AbortedTransactions(fetched.aborted)
-        self._is_cut = False
+        self._is_cut = self.is_doubted = False
         try:
             for view in self._batches(fetched):
+                if not self._is_believed(view, fetched):
+                    return
                 is_taken = self._take_merged(view) if isinstance(view, Merged) else self._take_checked(view, aborted)
                 if not is_taken:
                     return
@@ -129,6 +140,22 @@ class FetchedBatches:
             transactional=not (reader.read_committed and fetched.aborted),
             limit=reader.limit,
         )
+
+    def _is_believed(self, view: BatchView | Merged, fetched: Fetched) -> bool:
+        """Whether base offset and leader epoch of a batch, which its CRC does not cover, are those that are expected, or were the same in
+        another response. Otherwise it is fetched again: a wrong bit in them would leave out records, or copy them twice.
+        """
+        reader, place = self.reader, _place_of(view)
+        is_hole = (
+            place[0] > reader.offset and reader.window.hole_reason == MISSING
+        )  # compacted topics have holes everywhere
+        is_other_epoch = reader.leader_epoch >= 0 and place[1] not in {reader.leader_epoch, -1}
+        if not (is_hole or is_other_epoch) or place in self._places:
+            return True
+        self._doubts = self._doubts + 1 if self._doubted_at == reader.offset else 1
+        self._doubted_at, self._places = reader.offset, _places(fetched.records)
+        self.is_doubted = self._doubts <= _MOST_DOUBTS
+        return not self.is_doubted
 
     def _failed(self, error: CorruptBatch, fetched: Fetched) -> None:
         reader = self.reader
@@ -392,3 +419,18 @@ def _reencode_reason(view: BatchView, start: int) -> str:
     if header.is_log_append_time:
         return "log_append_time"
     return "begun" if header.is_dense and header.base_offset < start else COMPACTED
+
+
+def _place_of(view: BatchView | Merged) -> tuple[int, int]:
+    """Base offset and leader epoch (-1: unknown)."""
+    if isinstance(view, Merged):
+        return view.first, view.leader_epoch
+    return view.base_offset, -1 if view.header is None else view.header.leader_epoch
+
+
+def _places(records: memoryview) -> frozenset[tuple[int, int]]:
+    """Those of all batches, up to one that does not parse."""
+    found: set[tuple[int, int]] = set()
+    with contextlib.suppress(CorruptBatch):
+        found.update(_place_of(view) for view in iter_batches(records))
+    return frozenset(found)

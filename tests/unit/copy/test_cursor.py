@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import struct
 import time
 from collections.abc import Callable
 from typing import Any
@@ -226,6 +227,53 @@ def test_a_corrupt_batch_is_fetched_again_and_then_stops_the_partition_after_val
         2,
         True,
     )
+
+
+def moved(data: bytearray, base_offset: int) -> bytearray:
+    """With another base offset, which the CRC does not cover."""
+    struct.pack_into(">q", data, 0, base_offset)
+    return data
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [moved(batch(2, 2), 6), moved(batch(2, 2), 0), of_epoch(batch(2, 2), 1 << 20), of_epoch(batch(2, 2), 2)],
+    ids=["later", "earlier", "newer leader", "older leader"],
+)
+def test_a_wrong_bit_in_the_part_of_a_header_without_a_checksum_loses_nothing(wrong: bytearray) -> None:
+    bench = Bench()
+    bench.cursor.window.hole_reason = MISSING
+    batches = [of_epoch(batch(first, 2), 3) for first in (0, 2, 4)]
+    bench.take(batches[0])
+    bench.take(wrong, batches[2])
+    assert (bench.cursor.offset, bench.cursor.leader_epoch) == (2, 3)
+    bench.take(*batches[1:])
+    assert (bench.offsets(), bench.cursor.offset, bench.cursor.leader_epoch) == ([0, 1, 2, 3, 4, 5], 6, 3)
+    bench.ack(0)
+    assert bench.gaps == {}
+
+
+def test_holes_and_leader_changes_are_believed_when_they_are_read_again() -> None:
+    bench = Bench()
+    bench.cursor.window.hole_reason = MISSING
+    bench.take(of_epoch(batch(0, 2), 3))
+    later = [of_epoch(batch(first, 2), epoch) for first, epoch in ((4, 3), (8, 4), (12, 4))]
+    bench.take(*later)
+    assert bench.cursor.offset == 2
+    bench.take(*later)
+    assert bench.cursor.offset == 14, "all of the response was read twice"
+    bench.ack(0)
+    assert bench.gaps == {MISSING: 6}
+
+
+def test_holes_that_differ_with_each_read_are_not_read_for_ever() -> None:
+    bench = Bench()
+    bench.cursor.window.hole_reason = MISSING
+    bench.take(batch(0, 2))
+    for first in range(3, 9):
+        assert bench.cursor.offset == 2
+        bench.take(batch(first, 2))
+    assert bench.cursor.offset == 10
 
 
 def test_a_single_transmission_error_is_tolerated() -> None:
