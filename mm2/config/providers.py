@@ -11,7 +11,6 @@ from __future__ import annotations
 import importlib
 import os
 import re
-import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from typing import Final, NamedTuple, Self
 from mm2.config.java_regex import PatternError, compile_java
 from mm2.config.properties import parse_properties
 from mm2.config.provider_values import ProviderValues, ResolvedSetting, remember
+from mm2.config.regular_file import UnusableFile, read_regular_file
 from mm2.config.values import ConfigException, split_list, trim
 
 __all__ = [
@@ -112,16 +112,13 @@ class AllowedPaths:
         The location of the opened file is checked again, so that a link that is replaced meanwhile has no effect.
         """
         try:
-            # Not blocking: a named pipe without a writer would block the worker.
-            with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb") as file:
-                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                    raise ProviderError(f"{path} is not a regular file")
-                self._checked(_location(file.fileno(), path))
-                content = file.read(_MOST_BYTES + 1)
+            content = read_regular_file(
+                path, _MOST_BYTES, lambda descriptor: self._checked(_location(descriptor, path))
+            )
         except OSError as error:
             raise ProviderError(f"Cannot read {path}: {error.strerror}") from error
-        if len(content) > _MOST_BYTES:
-            raise ProviderError(f"{path} is larger than {_MOST_BYTES} bytes")
+        except UnusableFile as error:
+            raise ProviderError(f"{path} {error}") from error
         try:
             return str(content, "utf-8")
         except UnicodeDecodeError as error:

@@ -21,9 +21,7 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import re
-import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -31,6 +29,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from mm2.config.configdef import ConfigException
+from mm2.config.regular_file import UnusableFile, read_regular_file
 from mm2.config.validators import is_topic_name
 from mm2.kafka.structs import TopicPartition
 
@@ -78,8 +77,8 @@ def parse_start_from(text: str, *, source_alias: str | None = None) -> StartFrom
     if not path:
         raise ConfigException(START_FROM_KEY, text, "file: must be followed by a path")
     try:
-        content = _content(path)
-    except _Unusable as error:
+        content = str(read_regular_file(path, _MOST_BYTES), "utf-8-sig")
+    except UnusableFile as error:
         raise ConfigException(START_FROM_KEY, text, f"{path} {error}") from error
     except OSError as error:
         raise ConfigException(START_FROM_KEY, text, f"{path} cannot be read: {error.strerror}") from error
@@ -106,22 +105,6 @@ def parse_start_from(text: str, *, source_alias: str | None = None) -> StartFrom
 def names_file(text: str) -> bool:
     """Whether a value of ``start.from`` names a file."""
     return text.strip().startswith(_FILE)
-
-
-class _Unusable(Exception):
-    """The file cannot be such a list; the message is the reason, without its subject."""
-
-
-def _content(path: str) -> str:
-    """The text of a regular file. Raises OSError, ValueError or _Unusable."""
-    # Not blocking: a named pipe without a writer would block the start.
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY)) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise _Unusable("is not a regular file")
-        content = file.read(_MOST_BYTES + 1)
-    if len(content) > _MOST_BYTES:
-        raise _Unusable(f"is larger than {_MOST_BYTES} bytes")
-    return str(content, "utf-8-sig")
 
 
 class _BadLine(Exception):
