@@ -12,10 +12,9 @@ import argparse
 import secrets
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,19 +22,17 @@ from subprocess import Popen
 from typing import Final
 
 import psutil
-from confluent_kafka import Producer
 
 from bench import memory, report
 from bench.conditions import PLAIN
 from bench.contenders import OURS
 from bench.errors import BenchFailed
-from bench.many import BROKER_SETTINGS, HEAP, fill_topics, make_topics
+from bench.many import BROKER_SETTINGS, HEAP, await_copies, fill_topics, make_topics, traffic
 from bench.proctree import CpuTime, cpu_time, session_members
 from bench.race import clean_up, log_tail, still_running
 from bench.venue import Venue, open_venue
-from mm2.kafka.admin import Admin
 from mm2.kafka.errors import KafkaFailure
-from mm2.kafka.structs import LATEST, OffsetInfo, TopicPartition
+from mm2.kafka.structs import TopicPartition
 from mm2.sandbox.errors import SandboxError
 from mm2.sandbox.process import end
 from tests.support.spark import LocalSpark
@@ -116,14 +113,15 @@ def measure(venue: Venue, topics: list[str], rate: int, master: str, number: int
         process = OURS.launch(flow, folder / "flow")
         try:
             places = {TopicPartition(flow.remote(topic), index) for topic in topics for index in range(_PARTITIONS)}
-            _await_copies(venue, places, 1, process)
+            await_copies(venue.clusters[1], places, 1, still_running(process))
             start_s = time.monotonic() - began
             time.sleep(_SETTLE_S)
             idle, _ = _minute(process, spark, venue)
-            with _traffic(venue, topics, rate):
+            in_turn = [(topic, index) for index in range(_PARTITIONS) for topic in topics]
+            with traffic(venue.brokers[0].bootstrap, in_turn, rate, b"x" * 200):
                 time.sleep(_SETTLE_S)
                 busy, last = _minute(process, spark, venue)
-            _await_copies(venue, places, 2, process)
+            await_copies(venue.clusters[1], places, 2, still_running(process))
             return Result(master, start_s, idle, busy, last.bytes)
         except BenchFailed as failure:
             raise BenchFailed(f"{master}: {failure}\n{log_tail(folder / 'flow')}") from failure
@@ -141,55 +139,6 @@ def _minute(process: Popen[bytes], spark: LocalSpark | None, venue: Venue) -> tu
     return {
         part: 100 * (used - before.cpu.get(part, none)).total_s / _MINUTE_S for part, used in after.cpu.items()
     }, after
-
-
-def _await_copies(venue: Venue, places: set[TopicPartition], records: int, process: Popen[bytes]) -> None:
-    target, deadline = venue.clusters[1], time.monotonic() + _PATIENCE_S
-    waiting = set(places)
-    while True:
-        there = target.metadata({place.topic for place in waiting}).topics
-        led = [
-            place
-            for place in waiting
-            if place.topic in there
-            and place.partition in there[place.topic].partitions
-            and there[place.topic].partitions[place.partition].leader >= 0
-        ]
-        offsets = Admin(target).list_offsets(dict.fromkeys(led, LATEST)) if led else {}
-        waiting -= {place for place, info in offsets.items() if isinstance(info, OffsetInfo) and info.offset >= records}
-        if not waiting:
-            return
-        still_running(process)()
-        if time.monotonic() > deadline:
-            raise BenchFailed(f"{len(waiting):,} partitions have less than {records} records on the target.")
-        time.sleep(1.0)
-
-
-@contextmanager
-def _traffic(venue: Venue, topics: list[str], rate: int) -> Iterator[None]:
-    """Single records to all partitions in turn, at this rate."""
-    over = threading.Event()
-    producer = Producer({"bootstrap.servers": venue.brokers[0].bootstrap, "linger.ms": 0, "log_level": 0})
-    places = [(topic, index) for index in range(_PARTITIONS) for topic in topics]
-
-    def run() -> None:
-        sent, began = 0, time.monotonic()
-        while not over.wait(0.01):
-            due = int((time.monotonic() - began) * rate)
-            while sent < due:
-                topic, index = places[sent % len(places)]
-                producer.produce(topic, b"x" * 200, partition=index)
-                sent += 1
-            producer.poll(0)
-
-    thread = threading.Thread(target=run, name="traffic")
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-        producer.flush(60)
 
 
 def main() -> int:

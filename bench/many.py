@@ -8,7 +8,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from subprocess import Popen
@@ -51,6 +51,7 @@ _CLEAN_UP_S = 600.0
 _SETTLE_S = 20.0
 _LOOK_S = 0.5
 _TRAFFIC_PER_S = 100
+_ANY_PARTITION = -1
 _BETWEEN_S = 7.0  # no part of an interval, so that not all discoveries wait equally long for the next look
 
 START = Figure("start → all copied s", 1)
@@ -179,29 +180,13 @@ class Crowd:
 
     # -- what is done for that
 
-    @contextmanager
-    def _traffic(self) -> Iterator[None]:
+    def _traffic(self) -> AbstractContextManager[None]:
         """A trickle on the topic that no group reads, the same for all contenders.
 
         Java has at most ten offset syncs under way, and sends those that it has put off when it has copied another record: of
         ten thousand partitions with one record each it would have synced ten a minute.
         """
-        over = threading.Event()
-        producer = Producer({"bootstrap.servers": self._venue.brokers[0].bootstrap, "log_level": 0})
-
-        def run() -> None:
-            while not over.wait(1 / _TRAFFIC_PER_S):
-                producer.produce(self._trickle, b"one")
-                producer.poll(0)
-
-        thread = threading.Thread(target=run, name="trickle")
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
-            producer.flush(_FLUSH_S)
+        return traffic(self._venue.brokers[0].bootstrap, [(self._trickle, _ANY_PARTITION)], _TRAFFIC_PER_S, b"one")
 
     def _partitions(self) -> dict[str, int]:
         """How many partitions each group reads."""
@@ -226,25 +211,10 @@ class Crowd:
 
     def _await_copies(self, flow: Flow, topics: Collection[str], process: Popen[bytes]) -> float:
         """When each partition of these topics was first seen to have a record on the target."""
-        target = self._venue.clusters[1]
         waiting = {
             TopicPartition(flow.remote(topic), index) for topic in topics for index in range(self._many.partitions)
         }
-        deadline = time.monotonic() + _PATIENCE_S
-        while True:
-            there = target.metadata({place.topic for place in waiting}).topics
-            led = [place for place in waiting if _has_leader(there.get(place.topic), place.partition)]
-            offsets = Admin(target).list_offsets(dict.fromkeys(led, LATEST)) if led else {}
-            waiting -= {place for place, info in offsets.items() if isinstance(info, OffsetInfo) and info.offset > 0}
-            now = time.monotonic()
-            if not waiting:
-                return now
-            still_running(process)()
-            if now > deadline:
-                raise _TookTooLong(
-                    f"{len(waiting):,} partitions have no record on the target after {_PATIENCE_S:.0f} s."
-                )
-            time.sleep(_LOOK_S)
+        return await_copies(self._venue.clusters[1], waiting, 1, still_running(process))
 
 
 def make_topics(cluster: Cluster, topics: Sequence[str], partitions: int) -> None:
@@ -272,6 +242,51 @@ def fill_topics(bootstrap: str, topics: Sequence[str], partitions: int) -> None:
         producer.poll(0)
     if left := producer.flush(_FLUSH_S) + len(lost):
         raise BenchFailed(f"{left} records could not be written to the source: {lost[:1]}")
+
+
+@contextmanager
+def traffic(bootstrap: str, places: Sequence[tuple[str, int]], rate: int, value: bytes) -> Iterator[None]:
+    """Single records to these topics and partitions in turn, so many a second."""
+    over = threading.Event()
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "log_level": 0})
+
+    def run() -> None:
+        sent, began = 0, time.monotonic()
+        while not over.wait(0.01):
+            due = int((time.monotonic() - began) * rate)
+            while sent < due:
+                topic, partition = places[sent % len(places)]
+                producer.produce(topic, value, partition=partition)
+                sent += 1
+            producer.poll(0)
+
+    thread = threading.Thread(target=run, name="traffic")
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        producer.flush(_FLUSH_S)
+
+
+def await_copies(target: Cluster, places: Collection[TopicPartition], records: int, check: Callable[[], None]) -> float:
+    """When each of these partitions was first seen to have so many records on the target. Raises BenchFailed after 15 minutes."""
+    waiting, deadline = set(places), time.monotonic() + _PATIENCE_S
+    while True:
+        there = target.metadata({place.topic for place in waiting}).topics
+        led = [place for place in waiting if _has_leader(there.get(place.topic), place.partition)]
+        offsets = Admin(target).list_offsets(dict.fromkeys(led, LATEST)) if led else {}
+        waiting -= {place for place, info in offsets.items() if isinstance(info, OffsetInfo) and info.offset >= records}
+        now = time.monotonic()
+        if not waiting:
+            return now
+        check()
+        if now > deadline:
+            raise _TookTooLong(
+                f"{len(waiting):,} partitions have fewer than {records} records on the target after {_PATIENCE_S:.0f} s."
+            )
+        time.sleep(_LOOK_S)
 
 
 class _TookTooLong(BenchFailed):
