@@ -20,8 +20,8 @@ _CLOCK_SET_MS: Final = 1_000
 class PeriodicPoll:
     """Calls ``ask`` every ``interval_s`` seconds from `start` to `stop`; ``ask`` stores its results.
 
-    ``error`` is a message while ``ask`` fails, and ``failing_since_s`` (monotonic clock) when the first of these polls ended. ``answered_s`` (monotonic clock) and ``answered_ms`` (since the epoch) are
-    when it last succeeded, None: never yet. ``interval_s`` may be a function, called after each poll.
+    ``error`` is a message while ``ask`` fails, and ``failing_since_s`` (monotonic clock) when the first of these polls ended.
+    ``answered_s`` (monotonic clock) and ``answered_ms`` (since the epoch) are when it last succeeded, None: never yet. ``interval_s`` may be a function, called after each poll.
     """
 
     def __init__(self, name: str, ask: Callable[[], None], interval_s: float | Callable[[], float]) -> None:

@@ -146,10 +146,10 @@ class FetchedBatches:
         another response. Otherwise it is fetched again: a wrong bit in them would leave out records, or copy them twice.
         """
         reader, place = self.reader, _place_of(view)
-        is_hole = (
-            place[0] > reader.offset and reader.window.hole_reason == MISSING
-        )  # compacted topics have holes everywhere
-        is_other_epoch = reader.leader_epoch >= 0 and place[1] not in {reader.leader_epoch, -1}
+        first, leader_epoch = place
+        # Compacted topics have holes everywhere.
+        is_hole = first > reader.offset and reader.window.hole_reason == MISSING
+        is_other_epoch = reader.leader_epoch >= 0 and leader_epoch not in {reader.leader_epoch, -1}
         if not (is_hole or is_other_epoch) or place in self._places:
             return True
         self._doubts = self._doubts + 1 if self._doubted_at == reader.offset else 1

@@ -113,8 +113,8 @@ class Sink(WritingBrokers[_TargetBroker]):
         self.on_enroll: Callable[[Outbox], None] | None = None  # adds an outbox to the transaction
         self._max_version = produce.MAX_VERSION
         self._outboxes: dict[TopicPartition, Outbox] = {}
-        self._leaderless: set[TopicPartition] = set()
-        self._not_found: dict[TopicPartition, KafkaFailure] = {}  # the errors of topics in the last look-up of leaders
+        #: With the error of the topic in the last look-up.
+        self._leaderless: dict[TopicPartition, KafkaFailure | None] = {}
         self._watch()
 
     def close(self) -> None:
@@ -228,7 +228,7 @@ class Sink(WritingBrokers[_TargetBroker]):
 
     def find_leader(self, outbox: Outbox) -> None:
         """Look up the leader of an outbox that has none; it is woken then."""
-        self._leaderless.add(outbox.partition)
+        self._leaderless.setdefault(outbox.partition)
         self._refresh(0.0)
 
     def _is_held_back(self, outbox: Outbox) -> bool:
@@ -401,9 +401,9 @@ class Sink(WritingBrokers[_TargetBroker]):
             if info is None:
                 if (error := metadata.errors.get(outbox.partition.topic)) is not None:
                     self._move(outbox, None)
-                    outbox.last_error = self._not_found[outbox.partition] = error
+                    outbox.last_error = error
                     if not outbox.stopped:
-                        self._leaderless.add(outbox.partition)
+                        self._leaderless[outbox.partition] = error
                 continue
             partition = info.partitions.get(outbox.partition.partition)
             leader = partition.leader if partition is not None and partition.leader >= 0 else None
@@ -412,8 +412,7 @@ class Sink(WritingBrokers[_TargetBroker]):
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if partition is None else ErrorCode.LEADER_NOT_AVAILABLE
                 outbox.last_error = BrokerFailure.of(code, subject=subject_of(outbox, self._cluster.name))
             elif leader is not None and outbox.partition in self._leaderless:
-                self._leaderless.discard(outbox.partition)
-                reported = self._not_found.pop(outbox.partition, None)
+                reported = self._leaderless.pop(outbox.partition)
                 if reported is not None and outbox.last_error is reported and outbox.idle:
                     outbox.last_error = None  # no acknowledgement will end it
                 self.wake(outbox)
