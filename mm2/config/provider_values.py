@@ -118,7 +118,7 @@ def _any_of(texts: Mapping[str, str]) -> re.Pattern[str]:
         return _NEVER
     alternatives = (
         re.escape(text) if len(text) >= _PART_OF_WORD else rf"(?<![^\W_]){re.escape(text)}(?![^\W_])"
-        for text in sorted(texts, key=len, reverse=True)
+        for text in sorted(texts, key=lambda text: (-len(text), text))
     )
     return re.compile("|".join(alternatives))
 
@@ -155,13 +155,16 @@ class _KnownValues:
         self._replacing: _Replacements | None = None
 
     def remember(self, values: ProviderValues) -> None:
-        """Add the values of a configuration."""
+        """Add the values of a configuration. A value that another one also has is shown as the last reference to it."""
+        added: dict[str, str] = {}
+        for key, setting in values.settings.items():
+            for text, shown_as in _spellings_in_logs(key, setting).items():
+                added.setdefault(text, shown_as)
         with self._lock:
-            for key, setting in values.settings.items():
-                for text, shown_as in _spellings_in_logs(key, setting).items():
-                    if text not in self._by_text:
-                        self._replacing = None
-                    self._by_text[text] = self._by_text.pop(text, shown_as)
+            for text, shown_as in added.items():
+                if self._by_text.pop(text, None) != shown_as:
+                    self._replacing = None
+                self._by_text[text] = shown_as
             while len(self._by_text) > _MOST_KNOWN:
                 del self._by_text[next(iter(self._by_text))]
                 self._replacing = None

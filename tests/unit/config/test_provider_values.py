@@ -104,3 +104,14 @@ def test_logs_of_the_process_hide_values_but_keep_the_names_of_topics_and_broker
     )
     kept = f"{topic} of broker-7:9092 has no leader"
     assert hide_known(kept) == kept
+
+
+def test_a_value_with_two_references_is_shown_as_the_last_that_was_read(tmp_path: Path) -> None:
+    """The error of a connector would name the file of another one, or one that has been renamed."""
+    password = secrets.token_hex(6)
+    for name in ("old", "new", "old", "new"):
+        (tmp_path / name).mkdir(exist_ok=True)
+        resolved(tmp_path / name, {"p": password}, password="@p")
+        assert hide_known(f"login with {password} failed") == (
+            f"login with ${{file:{tmp_path}/{name}/values.properties:p}} failed"
+        )
