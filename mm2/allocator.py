@@ -9,8 +9,7 @@ from typing import Final
 
 #: mallopt(3), M_ARENA_MAX of malloc.h.
 _ARENA_MAX: Final = -8
-#: New objects before young ones are examined, and numbers of such collections before older and all objects are.
-_COLLECTOR: Final = (10_000, 20, 10)
+_GENERATIONS: Final = (10, 10)
 _OWN_CHOICE: Final = "MALLOC_ARENA_MAX"
 
 
@@ -28,14 +27,18 @@ def use_one_arena() -> bool:
     return mallopt is not None and bool(mallopt(_ARENA_MAX, 1))
 
 
-def collect_less_often() -> None:
-    """Make the collector of reference cycles run less often than with Python's defaults (700, 10, 10).
+def collect_less_often(new_objects: int = 100_000) -> None:
+    """Make the collector of reference cycles run less often than with Python's default of 700 new objects.
 
-    Metadata of thousands of topics are some 10,000 objects that live for a moment. With the defaults they are counted as
-    old ones, and all objects of the process were examined five times a minute: a third of the driver's processor time
-    with 2,000 topics without traffic, and of that of its start.
+    Metadata of thousands of topics, or offsets of thousands of groups, are some 10,000 objects that live for a moment.
+    Objects that live during a collection are counted as old ones, and as soon as there are enough, all objects of the
+    process are examined: with the default a third of the driver's processor time with 2,000 topics without traffic,
+    and with 10,000 a sixth.
+
+    Cycles that hold large buffers, such as tracebacks of failed requests, wait for the same number of objects; where
+    there may be many, ``new_objects`` must be lower.
     """
-    gc.set_threshold(*_COLLECTOR)
+    gc.set_threshold(new_objects, *_GENERATIONS)
 
 
 def return_free_memory() -> None:
