@@ -146,6 +146,7 @@ class VerifyReport:
 
     ``changed_by`` are the keys that change the flow's records: each record of the target was compared with what these make
     of the source's. ``not_repeatable`` names what may decide differently each time; "": nothing.
+    ``deleted`` are the topics left out because both clusters have deleted them.
     """
 
     flow: str
@@ -156,6 +157,7 @@ class VerifyReport:
     is_everything: bool = True
     changed_by: tuple[str, ...] = ()
     not_repeatable: str = ""
+    deleted: frozenset[str] = frozenset()
 
     @property
     def verdict(self) -> Verdict:

@@ -76,7 +76,6 @@ class Verification:
         self._changes = changes
         self._rate = rate
         self._patience_s = patience_s
-        self._gone: set[str] = set()  # topics that both clusters have deleted, by the last comparison
         consumer = self._clients.client_props(Side.SOURCE, ClientKind.CONSUMER, "verify-source-consumer")
         self._read_committed = consumer.get("isolation.level", "").strip() == "read_committed"
 
@@ -95,7 +94,7 @@ class Verification:
         began_ms = _now_ms()
         with self._cluster(Side.SOURCE) as source, self._cluster(Side.TARGET) as target:
             ledger = self._ledger(target)
-            plans = self._plans(request, ledger, source, target, incremental=incremental)
+            plans, deleted = self._plans(request, ledger, source, target, incremental=incremental)
         split_spans(plans, self._verifier.parallel)
         found = {id(plan): Findings() for plan in plans}
         read = 0
@@ -130,6 +129,7 @@ class Verification:
             is_everything=request.is_everything and not request.topics,
             changed_by=() if changes is None else tuple(changing_keys(changes.settings, {})),
             not_repeatable="" if changes is None else changes.not_repeatable,
+            deleted=deleted,
         )
 
     def store_verified(self, report: VerifyReport) -> None:
@@ -147,8 +147,8 @@ class Verification:
                 is_stale = noted is not None and not noted.is_of(row.source_id, row.target_id)
                 if verified is not None or is_stale:
                     records.append(verified_record(row.source, verified))
-            gone = [source for source in ledger.verifications() if source.topic in self._gone]
-            records += [verified_record(source, None) for source in sorted(gone)]
+            deleted = [source for source in ledger.verifications() if source.topic in report.deleted]
+            records += [verified_record(source, None) for source in sorted(deleted)]
             Ledgers(self._clients, target).write(records)
 
     # -- inputs ------------------------------------------------------------------------------------------------------
@@ -198,7 +198,8 @@ class Verification:
 
     def _plans(
         self, request: VerifyRequest, ledger: Ledger | None, source: Admin, target: Admin, *, incremental: bool
-    ) -> list[PartitionPlan]:
+    ) -> tuple[list[PartitionPlan], frozenset[str]]:
+        """The partitions to compare, and the topics left out because both clusters have deleted them."""
         selection = topic_selection(self._props)
         undone = self._undone(ledger)
         copied_to = _remote_topics(ledger, undone)
@@ -212,10 +213,10 @@ class Verification:
         plans: list[PartitionPlan] = []
         changes = "" if self._changes is None else self._changes.digest
         is_selection = bool(request.topics or request.offsets)
-        self._gone.clear()
+        deleted = set()
         for topic, name in sorted(names.items()):
             if not is_selection and planning.is_gone(topic, name, copied_to, on_source, on_target):
-                self._gone.add(topic)
+                deleted.add(topic)
                 continue
             named = selection.named_if_routed(topic)
             for index, error in partitions_to_compare(topic, name, copied_to, on_source, on_target).items():
@@ -260,7 +261,7 @@ class Verification:
             )
             if plan.source in request.offsets and not plan.error:
                 plan.error = why_not_in_log(plan.source, on_source.range(plan.source)[1], first)
-        return plans
+        return plans, frozenset(deleted)
 
     def _names(
         self,

@@ -72,9 +72,10 @@ def plans(
 ) -> list[PartitionPlan]:
     verification = Verification({**PROPS, **(props or {})}, cast("Verifier", None))
     verification._syncs = dict  # type: ignore[method-assign]
-    return verification._plans(
+    found, _ = verification._plans(
         request or VerifyRequest(), ledger, cast("Admin", source), cast("Admin", target), incremental=incremental
     )
+    return found
 
 
 def ledger_of(*entries: LedgerEntry) -> Ledger:
@@ -170,6 +171,6 @@ def test_what_was_recorded_for_a_deleted_topic_is_removed(monkeypatch: pytest.Mo
     verification._cluster = lambda _side: nullcontext(FakeAdmin({}))  # type: ignore[method-assign, assignment, return-value]
     verification._ledger = lambda _target: ledger  # type: ignore[method-assign, assignment]
     source, target = cast("Admin", FakeAdmin({"t": 1})), cast("Admin", FakeAdmin({"A.t": 1}))
-    verification._plans(VerifyRequest(), ledger, source, target, incremental=False)
-    verification.store_verified(VerifyReport("A->B", 1, 2, 0, ()))
+    _, deleted = verification._plans(VerifyRequest(), ledger, source, target, incremental=False)
+    verification.store_verified(VerifyReport("A->B", 1, 2, 0, (), deleted=deleted))
     assert written == [verified_record(TopicPartition("gone", 0), None)]
