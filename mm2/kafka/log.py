@@ -2,6 +2,9 @@
 
 Whole record sets are read through a fetch session and decoded batch by batch. The position, not the last record,
 decides whether the end is reached, so that a transaction marker at the end does not block a reader.
+
+Each request contains the leader epoch of the last batch. A log that was truncated before the position and has grown beyond
+it since then is therefore detected (KIP-595), from brokers 2.7 on.
 """
 
 from __future__ import annotations
@@ -106,6 +109,8 @@ class KafkaBasedLog:
         self._wanted = None if partitions is None else sorted(partitions)
         self._begin = dict(begin or {})
         self._positions: dict[TopicPartition, int] = {}
+        #: The leader epoch of the batch before each position.
+        self._epochs: dict[TopicPartition, int] = {}
         self._topic_id = ""
         # The offset where reading began, and the end offset at that time.
         self._stretch: dict[TopicPartition, tuple[int, int]] | None = None
@@ -283,12 +288,13 @@ class KafkaBasedLog:
             # Offsets of the deleted topic are meaningless in the new one, even if it already has more records.
             self._log.warning("topic recreated, reading it from its start")
             self._positions.update(self._offsets(EARLIEST))
+            self._epochs.clear()
         self._topic_id = info.topic_id or self._topic_id
         leaders = {partition.leader for tp in self._positions if (partition := info.partitions.get(tp.partition))}
         # Each round waits for all leaders: no response may be delayed for long.
         wait_ms = _MAX_WAIT_MS if len(leaders) < 2 else max(20, _MAX_WAIT_OF_SEVERAL_MS // len(leaders))
         limits = FetchReaderLimits(wait_ms, _FETCH_BYTES, _PARTITION_BYTES, read_committed=self._read_committed)
-        self._reader.send(self._positions, limits, metadata=metadata)
+        self._reader.send(self._positions, limits, metadata=metadata, last_epochs=self._epochs)
         largest = 0
         while self._reader.has_results:
             largest = max(largest, self._receive())
@@ -302,6 +308,8 @@ class KafkaBasedLog:
         for tp, answer in self._reader.receive(_MAX_WAIT_MS / 1000, buffer=self._buffer).items():
             if isinstance(answer, KafkaFailure):
                 self._take_failure(tp, answer)
+            elif answer.diverging is not None:
+                self._read_again(tp, "the log was truncated before the position, reading it from its start")
             else:
                 self._take(answer)
         return self._reader.bytes_received - before
@@ -309,9 +317,17 @@ class KafkaBasedLog:
     def _take_failure(self, tp: TopicPartition, failure: KafkaFailure) -> None:
         if not isinstance(failure, BrokerFailure) or failure.code != ErrorCode.OFFSET_OUT_OF_RANGE:
             raise failure
-        # The log was truncated or records were deleted: read it again from its log start offset.
-        self._log.warning("position out of range, reading from the start", partition=tp.partition)
+        self._read_again(tp, "position out of range, reading from the start")
+
+    def _read_again(self, tp: TopicPartition, event: str) -> None:
+        """Read a partition that was truncated, or whose records were deleted, from its log start offset.
+
+        Not only from the point of truncation: keys whose last record was lost have an older one, and the offset of the last
+        record, which members of a group compare, has to be the one that other readers see.
+        """
+        self._log.warning(event, partition=tp.partition)
         self._positions[tp] = max(0, self._offsets(EARLIEST)[tp])
+        self._epochs.pop(tp, None)
 
     def _take(self, fetched: Fetched) -> None:
         tp = fetched.topic_partition
@@ -328,7 +344,7 @@ class KafkaBasedLog:
             failure = error  # the batches before it are valid
         if views:
             self._on_batches(tp.partition, views, first)
-        self._move(tp, visible.position)
+        self._move(tp, visible.position, visible.leader_epoch)
         if failure is not None:
             raise failure
 
@@ -341,12 +357,13 @@ class KafkaBasedLog:
                 if record.offset >= position:
                     self._deliver(tp.partition, record)
             position = visible.position
-            self._move(tp, position)
-        self._move(tp, visible.position)
+            self._move(tp, visible.position, visible.leader_epoch)
+        self._move(tp, visible.position, visible.leader_epoch)
 
-    def _move(self, tp: TopicPartition, position: int) -> None:
+    def _move(self, tp: TopicPartition, position: int, leader_epoch: int = -1) -> None:
         with self._moved:
-            self._positions[tp] = position
+            if position != self._positions[tp]:
+                self._positions[tp], self._epochs[tp] = position, leader_epoch
             self._moved.notify_all()
 
     def _deliver(self, partition: int, record: Record) -> None:

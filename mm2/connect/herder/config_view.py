@@ -89,13 +89,14 @@ class ConfigView:
     def back_off(self) -> None:
         """Pause before the config topic is read again, outside of the group if that lets the other members continue.
 
-        Work continues during the pause, and the group has to wait for this member. With a delay of 0 the group does not
-        wait: it would reassign work that still runs here. In that case the member leaves only when all work has
-        stopped.
+        Work continues during the pause, and the group has to wait for this member. With a delay of 0, and with the eager
+        protocol, the group does not wait: it would reassign work that still runs here. In that case the member leaves only
+        when all work has stopped.
         """
         reason = "taking too long to read the config topic"
         pause_s = _BACKOFF_FLOOR_S
         if self._member.protocol_version == 0:
+            self._member.revoke_all("could not catch up with the config topic")  # the group reassigns it immediately
             self._member.leave(reason)
             pause_s = self._unsync_backoff_s
         elif self._retries > 0:

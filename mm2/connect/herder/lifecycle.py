@@ -15,6 +15,7 @@ from typing import Final, Protocol, TypeVar
 
 import structlog
 
+from mm2.connect.api import ConnectError
 from mm2.connect.errors import NotFound
 from mm2.connect.herder.answers import ConnectorStateInfo, WorkState
 from mm2.connect.runtime.connectors import OnTransition, WorkId
@@ -209,6 +210,12 @@ class Starts:
         state = configs.target_state(task.connector)
         if connector_raw is None or task_raw is None or state is None:
             log.warning("task to start has no config", task_id=str(task))
+            if connector_raw is not None:
+                message = (
+                    f"Task {task} has no configuration on this worker. The config topic lacks a part of the task configurations of "
+                    f"connector {task.connector}, probably because of compaction: change the configuration of the connector"
+                )
+                self.reports.on_failure(task, ConnectError(message), None)
             return False
         return self.worker.start_task(
             TaskStart(

@@ -170,7 +170,8 @@ class Rebalances:
         self._scheduled_s = time.monotonic() + assignment.delay_ms / 1000 if assignment.delay_ms > 0 else NEVER
         self._resolved = False
         if self.is_leader:
-            self._reports.clean_up(self._config_store.snapshot())
+            if not assignment.failed:  # otherwise other workers may run what this one has not read yet
+                self._reports.clean_up(self._config_store.snapshot())
             self._privileges.claim()
 
     def on_revoked(self, leader: str, connectors: Sequence[str], tasks: Sequence[ConnectorTaskId]) -> None:

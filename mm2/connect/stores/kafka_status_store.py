@@ -135,27 +135,29 @@ class KafkaStatusStore(StatusStore):
     def _send_queued(self) -> None:
         backoff = Backoff(100, 5_000)
         for failures in itertools.count():
-            if not self._send_until_failure():
+            again = self._send_until_failure()
+            if not again or self._log.stopping.wait(backoff.delay_s(min(failures, 6))):
                 return
-            if self._log.stopping.wait(backoff.delay_s(min(failures, 6))):
-                return
+            is_read = self._is_read()
+            with self._news:
+                self._queue.extendleft(
+                    reversed([write for write in again if self._still_wanted(write, is_read=is_read)])
+                )
 
-    def _send_until_failure(self) -> bool:
-        """Send batches until one fails. True: a batch failed and its still current writes are queued again."""
+    def _send_until_failure(self) -> list[_Write]:
+        """Send batches until one fails. Returns its writes to retry, or none when the store stops."""
         while True:
             with self._news:
                 self._sending = False
                 self._news.notify_all()
                 self._news.wait_for(lambda: self._queue or self._log.stopping.is_set())
                 if self._log.stopping.is_set():
-                    return False
+                    return []
                 batch = [self._queue.popleft() for _ in range(min(_BATCH, len(self._queue)))]
                 self._sending = True
             again = self._send(batch)
             if again:
-                with self._news:
-                    self._queue.extendleft(reversed([write for write in again if self._still_wanted(write)]))
-                return True
+                return again
 
     def _send(self, batch: Sequence[_Write]) -> list[_Write]:
         """Send the writes once; returns those to retry."""
@@ -176,10 +178,26 @@ class KafkaStatusStore(StatusStore):
             return [] if failure.is_final else list(batch)
         return []
 
-    def _still_wanted(self, write: _Write) -> bool:
+    def _is_read(self) -> bool:
+        """Whether the statuses of other workers are known."""
+        try:
+            self._log.read_to_end(_ATTEMPT_S)
+        except KafkaFailure:
+            return False
+        return True
+
+    def _still_wanted(self, write: _Write, *, is_read: bool) -> bool:
+        """Whether to retry a write: nothing newer replaces it.
+
+        After a rebalance another worker may have written a newer status. If the topic cannot be read, this is assumed, as in
+        Java; otherwise work that stays on its worker would keep a wrong status.
+        """
         if write.status is None or write.entry is None:
             return True
         with self._fold.lock:
-            if write.entry.deleted or write.status.generation != self._generation:
+            if write.entry.deleted or write.entry.sequence != write.sequence:
                 return False
-            return not write.safe or (write.entry.allows(write.status) and write.entry.sequence == write.sequence)
+            is_current = write.status.generation == self._generation
+            if is_current and not write.safe:
+                return True
+            return (is_current or is_read) and write.entry.allows(write.status)

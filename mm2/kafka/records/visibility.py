@@ -13,14 +13,14 @@ from mm2.kafka.records.transactions import AbortedTransactions
 class VisibleBatches:
     """Iterates over the batches from offset ``position`` on, without control batches and aborted transactions.
 
-    ``position`` is then the offset after the last batch that was read, visible or not. The first batch may begin before
-    the initial position: the caller filters its records. ``aborted`` lists the aborted transactions in the answer as
+    ``position`` is then the offset after the last batch that was read, visible or not, and ``leader_epoch`` the leader
+    epoch of that batch (-1: unknown, or no batch was read). The first batch may begin before the initial position: the caller filters its records. ``aborted`` lists the aborted transactions in the answer as
     (producer id, first offset); None: read_uncommitted, records of aborted transactions are visible. ``with_control``:
     control batches are returned, too. Raises CorruptBatch at a batch that does not match its CRC or does not parse; ``position`` is
     then before that batch.
     """
 
-    __slots__ = ("_aborted", "_check_crcs", "_views", "_with_control", "position")
+    __slots__ = ("_aborted", "_check_crcs", "_views", "_with_control", "leader_epoch", "position")
 
     def __init__(
         self,
@@ -32,6 +32,7 @@ class VisibleBatches:
         with_control: bool = False,
     ) -> None:
         self.position = position
+        self.leader_epoch = -1
         self._views = iter_batches(records)
         self._aborted = None if aborted is None else AbortedTransactions(aborted)
         self._check_crcs = check_crcs
@@ -53,6 +54,7 @@ class VisibleBatches:
             if (last := last_offset(view)) < self.position:
                 continue
             self.position = last + 1
+            self.leader_epoch = -1 if header is None else header.leader_epoch
             if not hidden and (header is None or not header.is_control or self._with_control):
                 return view
         raise StopIteration

@@ -14,7 +14,7 @@ import structlog
 from mm2.config.worker_keys import WorkerConfig
 from mm2.connect.api import ConnectError
 from mm2.connect.errors import BadRequest, Busy, NotFound, NotLeader
-from mm2.connect.group.protocol import NO_ERROR, URL_NOT_USED, WorkerAssignment
+from mm2.connect.group.protocol import CONFIG_MISMATCH, NO_ERROR, URL_NOT_USED, WorkerAssignment
 from mm2.connect.herder import base as base_module
 from mm2.connect.herder import config_view as view_module
 from mm2.connect.herder import fencing as fencing_module
@@ -29,6 +29,7 @@ from mm2.connect.plugins import Plugins
 from mm2.connect.request_signing import SessionKey
 from mm2.connect.stores.config_state import ClusterConfigState, ConnectorTaskId, RestartRequest, TargetState
 from mm2.connect.stores.config_store import PrivilegedWriteError
+from mm2.connect.stores.status_store import State, Status
 from mm2.kafka.errors import TimeoutFailure
 from tests.support.waiting import wait_until
 
@@ -87,6 +88,41 @@ def test_with_a_delay_the_group_waits_for_the_returning_worker() -> None:
     instance._view.back_off()
     assert instance._member._on_leave
     assert instance._work.tasks == {TASK}
+
+
+def test_in_an_eager_group_work_stops_before_the_group_is_left() -> None:
+    """Such a group reassigns it immediately. In Java it runs twice, for `worker.unsync.backoff.ms`."""
+    instance = herder(**{"connect.protocol": "eager", "worker.unsync.backoff.ms": "20"})
+    hold(instance)
+    instance._view.back_off()
+    assert instance._member._on_leave
+    assert instance._work.tasks == set()
+
+
+@pytest.mark.parametrize("error", [CONFIG_MISMATCH, NO_ERROR])
+def test_a_leader_that_is_behind_the_config_topic_removes_no_status(
+    error: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connector that it does not know yet may run on another worker, which would not report it again."""
+    instance = herder()
+    instance._member._member_id = "m"
+    running = Status(TASK, State.RUNNING, "other:1", 1)
+    removed: list[Status] = []
+    instance._status_store._fold.apply(running.key.encode(), running.encode())  # type: ignore[attr-defined]
+    monkeypatch.setattr(instance._status_store, "put", removed.append)
+    instance.on_assigned(WorkerAssignment(error, "m", URL_NOT_USED, 5, version=2), 2)
+    assert [status.id for status in removed] == ([] if error == CONFIG_MISMATCH else [TASK])
+
+
+def test_an_assigned_task_without_a_config_is_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker has read the config topic after a compaction that removed it, the leader before. As in Java."""
+    instance = herder()
+    failed: list[Status] = []
+    monkeypatch.setattr(instance._status_store, "put_safe", failed.append)
+    instance._view.configs = ClusterConfigState(connector_configs={"c": {}}, target_states={"c": TargetState.STARTED})
+    assert not instance._starts.task(TASK)
+    assert [(status.id, status.state) for status in failed] == [(TASK, State.FAILED)]
+    assert "no configuration" in str(failed[0].trace)
 
 
 def test_a_leader_with_a_new_member_id_is_a_new_leader() -> None:

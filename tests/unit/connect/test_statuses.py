@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
 import pytest
 
 from mm2.connect.herder.lifecycle import StatusReports
 from mm2.connect.stores.config_state import ConnectorTaskId
+from mm2.connect.stores.internal_topic import InternalTopic
+from mm2.connect.stores.kafka_status_store import KafkaStatusStore
 from mm2.connect.stores.status_store import MemoryStatusStore, State, Status, StatusEntry, StatusFold, TopicStatus
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.errors import TimeoutFailure
+from mm2.kafka.settings import ClientSettings
 
 TASK = ConnectorTaskId("a-b", 0)
 
@@ -133,3 +143,98 @@ def test_topics_in_use() -> None:
     assert fold.topics("c:connector-d") == {"t.1": seen}
     fold.apply(seen.key.encode(), None)
     assert fold.connectors_with_topics() == set()
+
+
+class StatusTopic:
+    """A status topic whose first write fails. ``others`` are the statuses of other workers."""
+
+    def __init__(self, store: KafkaStatusStore) -> None:
+        self.name, self.cluster = "statuses", Cluster(ClientSettings.from_props({"bootstrap.servers": "x:1"}), name="T")
+        self.stopping = threading.Event()
+        self.tried = threading.Event()
+        self.fail = threading.Event()
+        self.others: list[Status] = []
+        self.is_readable = True
+        self.written: list[tuple[bytes, bytes | None]] = []
+        self._store = store
+
+    def send_all(self, records: Sequence[tuple[bytes, bytes | None]], *, timeout_s: float) -> None:
+        del timeout_s
+        if not self.tried.is_set():
+            self.tried.set()
+            assert self.fail.wait(10)
+            raise TimeoutFailure("no leader")
+        self.written += records
+
+    def read_to_end(self, timeout_s: float) -> None:
+        del timeout_s
+        if not self.is_readable:
+            raise TimeoutFailure("no leader")
+        for status in self.others:
+            read(self._store._fold, status)
+
+
+@contextmanager
+def kafka_store() -> Iterator[tuple[KafkaStatusStore, StatusTopic]]:
+    cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": "127.0.0.1:1"}), name="T")
+    store = KafkaStatusStore(cluster, InternalTopic("statuses", "status.storage.", 1, 1), start_timeout_s=1)
+    topic = StatusTopic(store)
+    store._log = cast(Any, topic)
+    sender = threading.Thread(target=store._send_queued, daemon=True)
+    sender.start()
+    yield store, topic
+    topic.stopping.set()
+    with store._news:
+        store._news.notify_all()
+    sender.join(10)
+
+
+MINE = Status(TASK, State.FAILED, "me:1", 5, "trace")
+
+
+@pytest.mark.parametrize(
+    ("other", "is_readable", "kept"),
+    [
+        (None, True, True),
+        (Status(TASK, State.RUNNING, "other:1", 4), True, True),
+        (Status(TASK, State.RUNNING, "other:1", 6), True, False),
+        (None, False, False),
+    ],
+    ids=["no other", "an older one", "a newer one", "unknown"],
+)
+def test_a_rebalance_does_not_drop_a_status_that_could_not_be_written(
+    other: Status | None, *, is_readable: bool, kept: bool
+) -> None:
+    """It is dropped only if another worker may have written a newer one meanwhile. In Java it is always dropped."""
+    with kafka_store() as (store, topic):
+        topic.is_readable = is_readable
+        topic.others = [] if other is None else [other]
+        store.put_safe(MINE)
+        assert topic.tried.wait(10)
+        later = Status("d", State.RUNNING, "me:1", 6)
+        store.put(later)
+        topic.fail.set()
+        assert store.flush(10)
+    expected = [MINE, later] if kept else [later]
+    assert topic.written == [(status.key.encode(), status.encode()) for status in expected]
+
+
+def test_a_status_that_could_not_be_written_does_not_replace_a_later_one_of_the_same_worker() -> None:
+    with kafka_store() as (store, topic):
+        store.put(Status(TASK, State.RUNNING, "me:1", 5))
+        assert topic.tried.wait(10)
+        store.put_safe(MINE)
+        topic.fail.set()
+        assert store.flush(10)
+    assert topic.written == [(MINE.key.encode(), MINE.encode())]
+
+
+def test_the_start_of_a_group_whose_generations_began_again_is_reported() -> None:
+    with kafka_store() as (store, topic):
+        topic.others = [Status(TASK, State.RUNNING, "other:1", 900)]
+        started = Status(TASK, State.RUNNING, "me:1", 1)
+        store.put(started)
+        assert topic.tried.wait(10)
+        topic.fail.set()
+        assert store.flush(10)
+    assert topic.written == [(started.key.encode(), started.encode())]

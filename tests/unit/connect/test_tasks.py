@@ -234,3 +234,18 @@ def test_records_that_were_not_written_because_the_task_was_reassigned_are_not_s
     setup.sender.send_at_once([Outgoing("t", None, record, running._run_settled, submitted, size_of(record))])
     assert setup.sender.flush(10)
     assert (task.acknowledged, submitted.acked, parts.counters.errors.records_skipped) == ([], False, 0)
+
+
+def test_records_that_were_not_written_before_the_producer_was_closed_are_not_skipped() -> None:
+    """The task is not cancelled: it has failed, or its grace period is longer than the end of the producer takes."""
+    task = Acknowledged()
+    parts = equipment(RecordingListener(), Tolerance(tolerates_all=True))
+    setup = source_setup(task)
+    running = WorkerSourceTask(parts, setup, flush_timeout_s=1)
+    submitted = running._submitted.submit(SourceRecord({"p": 1}, {"o": 1}, "t", None, None, b"v"))
+    setup.sender._counts["t"] = (1, time.monotonic())
+    record = Record(None, b"v")
+    setup.sender.send_at_once([Outgoing("t", None, record, running._run_settled, submitted, size_of(record))])
+    running._disconnect(0.1)
+    assert setup.sender.flush(10)
+    assert (task.acknowledged, submitted.acked, parts.counters.errors.records_skipped) == ([], False, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 import threading
 import time
 from typing import Any, cast
@@ -42,6 +43,10 @@ def batch(first: int, *values: bytes, producer: int = -1, attributes: int = 0) -
 def abort_marker(first: int, producer: int) -> bytes:
     attributes = TRANSACTIONAL | CONTROL
     return bytes(encode_batch([MARKER], base_offset=first, producer=(producer, 0, 0), attributes=attributes))
+
+
+def in_epoch(epoch: int, data: bytes) -> bytes:
+    return data[:12] + struct.pack(">i", epoch) + data[16:]
 
 
 def spoilt(data: bytes) -> bytes:
@@ -301,6 +306,23 @@ def test_a_log_that_was_truncated_is_read_from_its_start() -> None:
     assert (scripted.seen, scripted.log.positions) == ([], {0: 4})
     scripted.log._poll()
     assert (scripted.seen, scripted.log.positions) == ([(0, 4)], {0: 5})
+    scripted.log._reader.close()
+
+
+def test_a_log_that_was_truncated_and_has_grown_again_is_read_from_its_start() -> None:
+    """The position is within the log, so only the leader epoch of the last batch shows that records were replaced."""
+    cluster, client = cluster_of({T0: 1})
+    cluster.batches[T0] = [batch(0, b"a"), in_epoch(3, batch(1, b"b"))]
+    scripted = ScriptedLog(client, T0)
+    scripted.log._offsets = lambda _when, _isolation="": {T0: 0}
+    for _ in range(2):
+        scripted.log._poll()
+    cluster.batches[T0] = [batch(0, b"a"), in_epoch(4, batch(1, b"x", b"y"))]
+    cluster.diverging[T0] = (0, 1)
+    for _ in range(2):
+        scripted.log._poll()
+    assert scripted.seen == [(0, 0), (0, 1), (0, 0), (0, 1), (0, 2)]
+    assert [read.fetched_epoch for call in cluster.calls for read in call.reads] == [-1, 3, 3, -1]
     scripted.log._reader.close()
 
 

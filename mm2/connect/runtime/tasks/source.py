@@ -146,6 +146,7 @@ class AbstractWorkerSourceTask(WorkerTask):
         self._to_send: list[SourceRecord] | None = None
         self._active = 0
         self._polling = False
+        self._disconnecting = False
         self._plugin_stop = PluginStop(setup.task, self._as_plugin, self._log_context, self._log)
         self._record_converter = SourceRecordConverter(self._converters, self._operator)
 
@@ -510,6 +511,7 @@ class AbstractWorkerSourceTask(WorkerTask):
 
     def _disconnect(self, timeout_s: float) -> None:
         """Close the task's connections, which ends any wait for a response."""
+        self._disconnecting = True
         self._sender.close(timeout_s)
         self._cluster.close()
         for cluster in self._other_clusters:
@@ -604,7 +606,7 @@ class WorkerSourceTask(AbstractWorkerSourceTask):
     def _send_failed(
         self, context: ProcessingContext[SourceRecord], submitted: Submitted | None, failure: KafkaFailure
     ) -> None:
-        if self._cancel_if_reassigned():
+        if self._cancel_if_reassigned() or self._disconnecting:
             return  # the successor polls the record again
         record = context.original
         on_own_thread = threading.current_thread() is self._thread
