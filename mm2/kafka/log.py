@@ -317,6 +317,8 @@ class KafkaBasedLog:
     def _take_failure(self, tp: TopicPartition, failure: KafkaFailure) -> None:
         if not isinstance(failure, BrokerFailure) or failure.code != ErrorCode.OFFSET_OUT_OF_RANGE:
             raise failure
+        if self._epochs.pop(tp, -1) >= 0:
+            return  # perhaps the leader only does not know the end of this epoch: it is asked for the offset alone
         self._read_again(tp, "position out of range, reading from the start")
 
     def _read_again(self, tp: TopicPartition, event: str) -> None:

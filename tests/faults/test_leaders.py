@@ -6,12 +6,16 @@ The cluster has two brokers and two replicas of each partition. One flow reads f
 from __future__ import annotations
 
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.log import KafkaBasedLog, LogRecord
+from mm2.kafka.settings import ClientSettings
 from mm2.sandbox.kafka import LocalKafka
 from tests.faults.environment import Addressed, Environment, ReplicatedTopic, Topics, running_mirror_maker
 from tests.faults.oracle import ClusterTopic, Judgment, Ledger, Reader, Rows, Snapshot, compare
@@ -237,3 +241,38 @@ def test_l4_a_source_restored_to_an_older_state_is_reported_with_the_lost_range(
         entry = Ledger.read(environment.b.bootstrap, "L4").entries["L4-0", 0]
         assert [row[:3] for row in entry["lost"]] == [[kept, kept + 200, "truncated"]]
         assert values(environment.b, replicated.remote)[-1] == b"new 99"
+
+
+def test_l15_a_reader_of_an_internal_topic_reads_what_replaced_the_records_that_were_lost(
+    cluster: LocalCluster,
+) -> None:
+    """The new leader has more records than were lost, before the reader asks it. The topic is read again from its start."""
+    topic = "L15"
+    Topics(cluster).create(topic, assignment=[[1, 2]], unclean__leader__election__enable="true")
+    write(cluster, topic, 0, numbered("old", 100))
+    seen: list[bytes] = []
+    is_over = threading.Event()
+
+    def take(record: LogRecord) -> None:
+        seen.append(record.value or b"")
+        if record.value == b"ghost 299":
+            is_over.wait(_NOTICED_S)
+
+    client = Cluster(ClientSettings.from_props({"bootstrap.servers": cluster.bootstrap}, client_id="log"), name="Q")
+    log = KafkaBasedLog(client, topic, on_record=take)
+    try:
+        log.start(30)
+
+        def ghosts() -> None:
+            write(cluster, topic, 0, numbered("ghost", 300))
+            wait_until(lambda: len(seen) == 400, 30, what="reading of ghosts")
+
+        lose_the_end(cluster, topic, ghosts)
+        write(cluster, topic, 0, numbered("new", 500))
+        is_over.set()
+        wait_until(lambda: len(seen) >= 1000, _NOTICED_S, what="reading of new records", detail=lambda: str(len(seen)))
+        assert seen[400:] == numbered("old", 100) + numbered("new", 500)
+    finally:
+        is_over.set()
+        log.stop()
+        client.close()

@@ -13,11 +13,11 @@ from mm2.kafka.records.transactions import AbortedTransactions
 class VisibleBatches:
     """Iterates over the batches from offset ``position`` on, without control batches and aborted transactions.
 
-    ``position`` is then the offset after the last batch that was read, visible or not, and ``leader_epoch`` the leader
-    epoch of that batch (-1: unknown, or no batch was read). The first batch may begin before the initial position: the caller filters its records. ``aborted`` lists the aborted transactions in the answer as
-    (producer id, first offset); None: read_uncommitted, records of aborted transactions are visible. ``with_control``:
-    control batches are returned, too. Raises CorruptBatch at a batch that does not match its CRC or does not parse; ``position`` is
-    then before that batch.
+    ``position`` is then the offset after the last batch that was read, visible or not, and ``leader_epoch`` the epoch of that
+    batch (-1: unknown, or none was read). The first batch may begin before the initial position: the caller filters its
+    records. ``aborted`` lists the aborted transactions in the answer as (producer id, first offset); None:
+    read_uncommitted, records of aborted transactions are visible. ``with_control``: control batches are returned, too.
+    Raises CorruptBatch at a batch that does not match its CRC or does not parse; ``position`` is then before that batch.
     """
 
     __slots__ = ("_aborted", "_check_crcs", "_views", "_with_control", "leader_epoch", "position")

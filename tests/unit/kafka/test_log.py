@@ -141,3 +141,22 @@ def test_a_stop_ends_the_first_read() -> None:
     threading.Timer(0.3, log.stop).start()
     with pytest.raises(TimeoutFailure):
         log.start(600.0)
+
+
+def test_an_offset_out_of_range_is_asked_for_without_its_epoch_first() -> None:
+    """A leader that does not know the end of the epoch answers so, too: the log would be read again and again."""
+
+    class Log(KafkaBasedLog):
+        def _offsets(self, *_: object) -> dict[TopicPartition, int]:
+            return {tp: 2}
+
+    tp = TopicPartition("t", 0)
+    log = Log(Cluster(SETTINGS, name="B"), "t", on_record=lambda _: None)
+    log._positions = {tp: 0}
+    batch = encode_batch([Record(b"k", b"v")] * 3)
+    batch[12:16] = (7).to_bytes(4, "big")
+    log._take(Fetched(tp, 0, 3, 3, 0, (), memoryview(batch)))
+    assert log._epochs == {tp: 7}
+    for position in (3, 2):
+        log._take_failure(tp, BrokerFailure.of(1))
+        assert (log.positions, log._epochs) == ({0: position}, {})
