@@ -57,6 +57,7 @@ def stop_copying(sides: Sides, topics: Collection[str], verb: str) -> tuple[list
         done.append(f"{counted(already, 'topic')} had already been promoted")
     try:
         left, workers = _wait(sides, topics, paused=True)
+        has_tasks = workers != 0 and any(tp.topic in topics for tp in sides.assigned())
     except KafkaFailure as failure:
         problems.append(f"cannot verify that the tasks of {flow} have stopped copying: {failure}")
         return done, problems
@@ -69,6 +70,8 @@ def stop_copying(sides: Sides, topics: Collection[str], verb: str) -> tuple[list
             f"{number}: check its tasks, and stop workers that do not support promotions (Java's MirrorMaker and "
             "older versions)"
         )
+    elif not has_tasks:
+        done.append(f"no task of {flow} is assigned to copy them; the promotion applies when one is")
     else:
         done.append(f"all tasks of {flow} have confirmed in the ledger that they stopped copying them")
     return done, problems

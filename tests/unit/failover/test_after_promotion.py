@@ -119,6 +119,14 @@ def test_the_promotion_is_stored_before_the_tasks_are_waited_for() -> None:
     assert done[1] == "no process of A->B is running; the promotion applies when one starts"
 
 
+def test_a_flow_without_tasks_has_not_confirmed_anything() -> None:
+    """The connector is paused or stopped, and its processes are running."""
+    flow: Any = _Flow(None)
+    flow.workers, flow.assigned = 1, set
+    done, problems = stop_copying(flow, ["t"], "failover")
+    assert (done[1:], problems) == (["no task of A->B is assigned to copy them; the promotion applies when one is"], [])
+
+
 def test_tasks_are_waited_for_while_it_is_not_known_whether_processes_are_running(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
