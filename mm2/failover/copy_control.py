@@ -57,17 +57,21 @@ def stop_copying(sides: Sides, topics: Collection[str], verb: str) -> tuple[list
         done.append(f"{counted(already, 'topic')} had already been promoted")
     try:
         left, workers = _wait(sides, topics, paused=True)
+        has_tasks = workers != 0 and any(tp.topic in topics for tp in sides.assigned())
     except KafkaFailure as failure:
         problems.append(f"cannot verify that the tasks of {flow} have stopped copying: {failure}")
         return done, problems
-    if not workers:
+    if workers == 0:
         done.append(f"no process of {flow} is running; the promotion applies when one starts")
     elif left:
+        number = "an unknown number of workers" if workers is None else counted(workers, "worker")
         problems.append(
             f"{counted(len(left), 'partition')}, first {left[0]}, not confirmed as paused after {CONFIRM_S:.0f} s; {flow} has "
-            f"{counted(workers, 'worker')}: check its tasks, and stop workers that do not support promotions (Java's MirrorMaker and "
+            f"{number}: check its tasks, and stop workers that do not support promotions (Java's MirrorMaker and "
             "older versions)"
         )
+    elif not has_tasks:
+        done.append(f"no task of {flow} is assigned to copy them; the promotion applies when one is")
     else:
         done.append(f"all tasks of {flow} have confirmed in the ledger that they stopped copying them")
     return done, problems
@@ -104,16 +108,16 @@ def resume_copying(sides: Sides, topics: Collection[str]) -> tuple[list[str], li
     return done, []
 
 
-def _wait(sides: Sides, topics: Collection[str], *, paused: bool) -> tuple[list[TopicPartition], int]:
-    """The partitions that have not reached the wanted state at the timeout, and the number of workers.
+def _wait(sides: Sides, topics: Collection[str], *, paused: bool) -> tuple[list[TopicPartition], int | None]:
+    """The partitions that have not reached the wanted state at the timeout, and the number of workers (`Sides.workers`).
 
     Ends when there is no worker. A killed one leaves the group at the end of its session only.
     """
     workers = sides.workers
     since_ms = {topic: promotion.at_ms for topic, promotion in promoted(sides.ledger).items()}
-    assigned = sides.assigned() if workers else set()
+    assigned = set() if workers == 0 else sides.assigned()
     deadline = time.monotonic() + CONFIRM_S
-    while workers:
+    while workers != 0:
         sides.refresh()
         left = []
         for tp in sides.ledger.partitions():

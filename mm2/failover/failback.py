@@ -328,7 +328,7 @@ class _FlowReversal:
             not_running = (
                 f"no process of {self._reverse.pair} is running; it starts copying at these offsets when one starts"
             )
-            if not other.workers:
+            if other.workers == 0:
                 done.append(not_running)
                 return
             request = RestartRequest(SOURCE_NAME, only_failed=False, include_tasks=False)
@@ -349,7 +349,7 @@ class _FlowReversal:
                         f"{self._reverse.pair} copies {counted(len(wanted), 'partition')}, from the written positions"
                     )
                     return
-                if not other.workers:  # a killed worker leaves the group at the end of its session only
+                if other.workers == 0:  # a killed worker leaves the group at the end of its session only
                     done.append(not_running)
                     return
                 if time.monotonic() > deadline:

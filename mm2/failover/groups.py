@@ -258,12 +258,16 @@ class Groups:
         else:
             row = replace(row, reason=found.reason.message)
         known = checkpoints.get((group, row.target))
-        if known is None or known.upstream_offset > offset or known.downstream_offset <= (row.translated or -1):
+        if known is None or known.upstream_offset > offset or self._rejection(row.target, known.downstream_offset):
             return row
-        if self._rejection(row.target, known.downstream_offset):
-            return row
-        # The checkpoint was safe when it was written, and the group has not gone back since.
-        return replace(row, translated=known.downstream_offset, found=FoundBy.CHECKPOINT, reason="")
+        # The checkpoint was safe when it was written, and the group has not gone back since. But the target may have lost records, and
+        # later ones of the source took their place.
+        safe = known.downstream_offset if found.at_most is None else min(known.downstream_offset, found.at_most)
+        return (
+            row
+            if safe <= (row.translated or -1)
+            else replace(row, translated=safe, found=FoundBy.CHECKPOINT, reason="")
+        )
 
     def _rejection(self, remote: TopicPartition, offset: int) -> OffsetReason | None:
         """Why an offset must not be used; None if it can be used."""

@@ -195,15 +195,15 @@ class Sides:
             cluster.close()
 
     @property
-    def workers(self) -> int:
-        """The number of processes in the flow's worker group on the target. Raises KafkaFailure."""
+    def workers(self) -> int | None:
+        """The number of processes in the flow's worker group on the target; None if it is not known: the group has no coordinator
+        at the moment, or a right is missing.
+        """
         group = self.config.worker["group.id"]
         found = self.target.describe_groups([group])[group]
-        if isinstance(found, KafkaFailure) and not isinstance(found, BrokerFailure):
-            raise found
-        if group_state(found) not in _WORKING or isinstance(found, KafkaFailure):
-            return 0
-        return len(found.members or ())
+        if isinstance(found, KafkaFailure):
+            return 0 if group_state(found) == "dead" else None
+        return len(found.members or ()) if group_state(found) in _WORKING else 0
 
     def is_reached_by_workers(self) -> bool:
         """Whether a process of the flow reaches a source that does not answer here. Waits for its next note. Raises KafkaFailure.
@@ -213,7 +213,7 @@ class Sides:
         if self._is_reached is None:
             known = source_answers(self.ledger)
             known_ms = known.answered_ms
-            until_s = time.monotonic() + (self._next_note_s(known) if known_ms is not None and self.workers else 0)
+            until_s = time.monotonic() + (self._next_note_s(known) if known_ms is not None and self.workers != 0 else 0)
             self._is_reached = False
             while not self._is_reached and time.monotonic() < until_s:
                 time.sleep(_POLL_S)

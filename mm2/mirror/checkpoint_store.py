@@ -89,6 +89,11 @@ class CheckpointStore:
         stored = self._stored(group, partition)
         return stored is not None and upstream_offset < stored.upstream_offset
 
+    def skips(self, group: str, partition: TopicPartition, upstream_offset: int, at_most: int) -> bool:
+        """Whether the stored checkpoint lies behind the last offset with which the group, at this source offset, skips nothing."""
+        stored = self._stored(group, partition)
+        return stored is not None and stored.upstream_offset <= upstream_offset and stored.downstream_offset > at_most
+
     def groups(self) -> list[str]:
         """The groups with at least one checkpoint."""
         with self._lock:

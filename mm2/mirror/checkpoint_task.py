@@ -50,7 +50,7 @@ from mm2.mirror.recurring_errors import RecurringErrors
 from mm2.mirror.routing import NO_ROUTE, TopicRoute, topic_route
 from mm2.mirror.scheduler import Scheduler
 from mm2.mirror.target_logs import TargetLogs, topic_ids
-from mm2.mirror.translator import TopicIds, Translator, Untranslated
+from mm2.mirror.translator import TopicIds, Translated, Translator, Untranslated
 from mm2.reasons import OffsetReason
 
 log = structlog.get_logger(__name__)
@@ -227,10 +227,14 @@ class MirrorCheckpointTask(SourceTask):
         for group, commits in offsets.items():
             for partition, committed in commits.items():
                 found = self._translator.translate(partition, committed.offset, on_source, on_target)
+                lowered = self._lowered(group, partition, committed, found)
+                changed += [] if lowered is None else [lowered]
                 if isinstance(found, Untranslated):
                     reasons[group][partition] = found.reason
                     back = self._moved_back(group, partition, committed, found, on_target)
                     moved_back += [] if back is None else [back]
+                    continue
+                if lowered is not None:
                     continue
                 checkpoint = Checkpoint(
                     group, found.topic, partition.partition, committed.offset, found.offset, committed.metadata or ""
@@ -249,6 +253,19 @@ class MirrorCheckpointTask(SourceTask):
                 changed.append(checkpoint)
         unsettled = {one.group for one in (*changed, *moved_back, *(checkpoint for _, checkpoint in inexact))}
         return changed + self._from_the_beginning(moved_back), reasons, unsettled
+
+    def _lowered(
+        self, group: str, partition: TopicPartition, committed: OffsetAndMetadata, found: Translated | Untranslated
+    ) -> Checkpoint | None:
+        """The stored checkpoint's successor, if the group would skip records with it: the target lost records, and later ones
+        of the source took their place.
+        """
+        remote = TopicPartition(self._translator.topic_on_target(partition.topic), partition.partition)
+        if found.at_most is None or not self._checkpoints.skips(group, remote, committed.offset, found.at_most):
+            return None
+        return Checkpoint(
+            group, remote.topic, remote.partition, committed.offset, found.at_most, committed.metadata or ""
+        )
 
     def _moved_back(
         self,

@@ -11,7 +11,7 @@ A ledger entry applies to the topics it was written for: a topic that was delete
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from mm2.copy.ledger import Ledger
@@ -31,11 +31,15 @@ TopicIds: TypeAlias = Mapping[str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class Translated:
-    """``topic`` is the name on the target. ``is_exact``: the group neither re-reads nor skips any record there."""
+    """``topic`` is the name on the target. ``is_exact``: the group neither re-reads nor skips any record there.
+
+    ``at_most``: with a later offset the group would skip a record; None: not known.
+    """
 
     topic: str
     offset: int
     is_exact: bool
+    at_most: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +47,13 @@ class Untranslated:
     """Why there is no offset on the target; the message has no subject.
 
     ``was_undone``: earlier translations are invalid too, since a topic was recreated. ``lies_before``: the offset is
-    before all known offsets, which will not change; only the beginning of the copy is safe.
+    before all known offsets, which will not change; only the beginning of the copy is safe. ``at_most`` as in `Translated`.
     """
 
     reason: OffsetReason
     was_undone: bool = False
     lies_before: bool = False
+    at_most: int | None = None
 
 
 class Translator:
@@ -129,17 +134,19 @@ class Translator:
             is_known = found is None and home_known[1].first_known is not None
             if isinstance(back, Translated) and (back.is_exact or is_known):
                 return back
+        first = None if known is None else known[1].first_known
+        # Without `found` the group has read none of the records that the ledger knows. The syncs may be those of an earlier remote topic.
+        before_all = None if first is None else first.target
+        at_most = before_all if found is None else found.at_most
         by_syncs = self._by_syncs(partition, offset, None if known is None else known[0])
         if isinstance(by_syncs, int):
-            if found is None:
-                # The group has read none of the records that the ledger knows. The syncs may be those of an earlier remote topic.
-                first = None if known is None else known[1].first_known
-                return Translated(remote, by_syncs if first is None else min(by_syncs, first.target), is_exact=False)
             # Both are safe, so the later one is better, but not past the next record that the ledger knows.
-            later = max(found.offset, by_syncs)
-            return Translated(remote, later if found.at_most is None else min(later, found.at_most), is_exact=False)
+            later = by_syncs if found is None else max(found.offset, by_syncs)
+            return Translated(
+                remote, later if at_most is None else min(later, at_most), is_exact=False, at_most=at_most
+            )
         if found is not None:
-            return Translated(remote, found.offset, is_exact=False)
+            return Translated(remote, found.offset, is_exact=False, at_most=at_most)
         if isinstance(back, Translated):
             return back
         are_read = self.syncs is not None and self.syncs.ready
@@ -147,7 +154,7 @@ class Translator:
             # The ledger's reason is more precise, except if the offset is before all syncs.
             code = by_syncs.code if by_syncs.code is OffsetReasonCode.TOO_OLD else reason.code
             by_syncs = OffsetReason(code, f"{by_syncs}; {reason}")
-        return Untranslated(by_syncs, lies_before=are_read)
+        return Untranslated(by_syncs, lies_before=are_read, at_most=at_most)
 
     def _no_topic(self, topic: str) -> Untranslated:
         message = f"topic {topic} does not exist on {self._target_alias}"

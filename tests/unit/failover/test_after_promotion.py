@@ -40,7 +40,7 @@ class _Flow:
         self.ledger = Ledger()
         entry = entry_record(LedgerEntry("t", 0, "A.t", Mark(90, 90, 90)))
         self.ledger.apply(entry.key, entry.value, 1)
-        self.workers = 0
+        self.workers: int | None = 0
         self.written: list[Record] = []
         self._failure = failure
 
@@ -117,6 +117,29 @@ def test_the_promotion_is_stored_before_the_tasks_are_waited_for() -> None:
     done, problems = stop_copying(flow, ["t"], "failover")
     assert (len(flow.written), problems) == (1, [])
     assert done[1] == "no process of A->B is running; the promotion applies when one starts"
+
+
+def test_a_flow_without_tasks_has_not_confirmed_anything() -> None:
+    """The connector is paused or stopped, and its processes are running."""
+    flow: Any = _Flow(None)
+    flow.workers, flow.assigned = 1, set
+    done, problems = stop_copying(flow, ["t"], "failover")
+    assert (done[1:], problems) == (["no task of A->B is assigned to copy them; the promotion applies when one is"], [])
+
+
+def test_tasks_are_waited_for_while_it_is_not_known_whether_processes_are_running(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The worker group has no coordinator: its tasks continue, and confirm in the ledger."""
+    monkeypatch.setattr(copy_control, "CONFIRM_S", 0.0)
+    flow: Any = _Flow(None)
+    flow.workers, flow.assigned = None, lambda: {TopicPartition("t", 0)}
+    done, problems = stop_copying(flow, ["t"], "failover")
+    assert len(done) == 1
+    assert len(problems) == 1
+    assert problems[0].startswith(
+        "1 partition, first t-0, not confirmed as paused after 0 s; A->B has an unknown number of workers: "
+    )
 
 
 @pytest.mark.parametrize("state", [PartitionState.INCONSISTENT, PartitionState.DIVERGED])

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from mm2.copy.ledger import Ledger, chunk_record, entry_record
+from mm2.copy.segments import Segment, SegmentChunk
+from mm2.copy.session import LedgerEntry, Mark
 from mm2.failover.evidence import FoundBy, GroupEvidence, Outcome
 from mm2.failover.groups import CHECKPOINT, SOURCE, Choice, Groups
 from mm2.kafka.errors import BrokerFailure, KafkaFailure, TimeoutFailure
@@ -19,8 +22,10 @@ from mm2.kafka.structs import (
     TopicInfo,
     TopicPartition,
 )
-from mm2.mirror.formats import Checkpoint
-from mm2.mirror.translator import Translated
+from mm2.mirror.formats import Checkpoint, OffsetSync
+from mm2.mirror.offset_sync_store import OffsetSyncStore
+from mm2.mirror.policy import DefaultReplicationPolicy
+from mm2.mirror.translator import Translated, Translator
 
 P0 = TopicPartition("t", 0)
 EMPTY = GroupDescription("g", "consumer", "", "Empty", "", ())
@@ -37,6 +42,29 @@ def test_an_exact_offset_beyond_the_end_of_the_target_is_not_used(end: int, foun
     row = moves._translate("g", P0, 50, {}, ({}, {}))
     assert row.found is found
     assert row.translated == (70 if found is FoundBy.EXACT else None)
+
+
+@pytest.mark.parametrize("are_syncs_read", [True, False])
+def test_a_checkpoint_behind_records_that_the_group_has_not_read_is_not_used(*, are_syncs_read: bool) -> None:
+    """The target lost its end after the checkpoint was written, and later records of the source took its place."""
+    ledger = Ledger()
+    entry = LedgerEntry("t", 0, "A.t", Mark(700, 500, 200), 700)
+    for record in (chunk_record(P0, SegmentChunk(0, [Segment(500, 300, 200)])), entry_record(entry)):
+        ledger.apply(record.key, record.value)
+    policy = DefaultReplicationPolicy()
+    policy.configure({})
+    moves: Any = Groups.__new__(Groups)
+    moves._translator = Translator(policy, "A", "B")
+    moves._translator.ledger = ledger
+    moves._sides = SimpleNamespace(ledger=ledger)
+    if are_syncs_read:
+        moves._translator.syncs = OffsetSyncStore(must_read_to_end=False)
+        moves._translator.syncs.update(OffsetSync("t", 0, 10, 10))
+        moves._translator.syncs.first_read_done()
+    moves._ends = {TopicPartition("A.t", 0): 500}
+    written = Checkpoint("g", "A.t", 0, 450, 350, "")
+    row = moves._translate("g", P0, 450, {("g", TopicPartition("A.t", 0)): written}, ({}, {}))
+    assert (row.translated, row.found) == (300, FoundBy.CHECKPOINT)
 
 
 class _Source:

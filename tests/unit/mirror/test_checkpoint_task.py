@@ -103,11 +103,11 @@ class Scene:
     def commit(self, offset: int) -> None:
         self.source.offsets["g"] = {T: OffsetAndMetadata(offset)}
 
-    def copied(self, records: int, target: int = 0) -> None:
-        """The flow has copied so many records, the first of them to this target offset."""
-        mark = Mark(records, target + records, records)
-        entry = LedgerEntry("t", 0, "A.t", mark, records, "t1", "a1")
-        for record in (chunk_record(T, SegmentChunk(0, [Segment(0, target, records)])), entry_record(entry)):
+    def copied(self, records: int, target: int = 0, source: int = 0) -> None:
+        """The flow has copied so many records from this source offset on, the first of them to this target offset."""
+        mark = Mark(source + records, target + records, records)
+        entry = LedgerEntry("t", 0, "A.t", mark, source + records, "t1", "a1")
+        for record in (chunk_record(T, SegmentChunk(0, [Segment(source, target, records)])), entry_record(entry)):
             self.ledger.apply(record.key, record.value)
 
     def round(self) -> list[tuple[int, int]]:
@@ -206,3 +206,21 @@ def test_a_group_whose_offsets_cannot_be_read_is_translated_when_they_have_chang
     assert scene.round() == []
     scene.commit(45)
     assert scene.round() == [(45, 45)]
+
+
+@pytest.mark.parametrize("syncs", [(), ((10, 10),)], ids=["without syncs", "with syncs"])
+def test_a_checkpoint_behind_records_that_took_the_place_of_lost_ones_is_lowered(
+    scene: Scene, syncs: tuple[tuple[int, int], ...]
+) -> None:
+    """The target lost its end, and the source has only later records. The group has read none of them."""
+    scene.syncs.update(OffsetSync("t", 0, 450, 350))
+    scene.commit(450)
+    assert scene.round() == [(450, 350)]
+    scene.syncs = scene.task._translator.syncs = OffsetSyncStore(must_read_to_end=False)
+    for up, down in syncs:
+        scene.syncs.update(OffsetSync("t", 0, up, down))
+    scene.syncs.first_read_done()
+    scene.copied(200, source=500, target=300)
+    scene.target.end = 500
+    assert scene.round() == [(450, 300)]
+    assert (scene.round(), scene.round()) == ([], [])
