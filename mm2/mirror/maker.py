@@ -71,6 +71,7 @@ from mm2.mirror.rest_rules import RestrictedHerder, RestRules
 from mm2.mirror.restarts import Restarts
 from mm2.mirror.source_connector import MirrorSourceConnector
 from mm2.mirror.source_task import COPY_RESOURCE, MirrorSourceTask
+from mm2.mirror.value_changes import restart_with_new_values
 
 log = structlog.get_logger(__name__)
 
@@ -290,21 +291,21 @@ class MirrorMaker:
             self._plugins.limit(plugin_limits(config))
             plans = plan_flows(config, self._targets, self._plugins)
             frozen, ineffective = _frozen(config), config.ineffective_keys(self._targets)
-        except Exception as error:  # a custom class may raise any exception
-            self._plugins.limit(plugin_limits(self._config))
-            trace = None if isinstance(error, (ConfigException, ConnectError)) else error
-            sentence = "%s is rejected, the previous version stays in effect: %s"
-            log.error(sentence, file.path, error, difference=lines, exc_info=trace)  # noqa: TRY400
-            self._reloads["refused"] += 1
+        except Exception as error:  # noqa: BLE001 - a custom class may raise any exception
+            self._refuse(file, error, lines)
             return True
         try:
             changes = Changes.between(self._plans, plans)
             fresh = self._fresh_flows(changes, plans)
         except (ConfigException, ConnectError, KafkaFailure) as error:
+            self._plugins.limit(plugin_limits(self._config))
             log.error(  # noqa: TRY400
                 "%s cannot be applied yet, the previous version stays in effect: %s", file.path, error, difference=lines
             )
             return False
+        except Exception as error:  # noqa: BLE001 - the other flows continue
+            self._refuse(file, error, lines)
+            return True
         for key in sorted(frozen.keys() | self._frozen.keys()):
             if frozen.get(key) != self._frozen.get(key):
                 log.warning("%s has changed in %s; the change takes effect after a restart.", key, file.path)
@@ -323,6 +324,13 @@ class MirrorMaker:
         self._reloads["applied"] += 1
         log.info("The new configuration is in effect.", file=str(file.path), difference=lines, **changes.to_json())
         return True
+
+    def _refuse(self, file: ConfigFile, error: Exception, lines: Sequence[str]) -> None:
+        self._plugins.limit(plugin_limits(self._config))
+        trace = None if isinstance(error, (ConfigException, ConnectError)) else error
+        sentence = "%s is rejected, the previous version stays in effect: %s"
+        log.error(sentence, file.path, error, difference=lines, exc_info=trace)
+        self._reloads["refused"] += 1
 
     def _fresh_flows(self, changes: Changes, plans: Mapping[SourceAndTarget, FlowPlan]) -> list[Flow]:
         """Create the flows to start and check their targets. Raises what the constructor raises."""
@@ -352,8 +360,7 @@ class MirrorMaker:
             flow.configurer.wanted = self._plans[flow.pair].connectors
             flow.configurer.bring_up(flow.herder, changes.reconfigured.get(flow.pair, ()))
             for name in changes.changed_values.get(flow.pair, ()):
-                if flow.herder.is_leader:
-                    flow.herder.restart_connector_and_tasks(RestartRequest(name, only_failed=False, include_tasks=True))
+                restart_with_new_values(flow.herder, name)
         self._join(fresh)
 
     def _join(self, fresh: Sequence[Flow]) -> None:
