@@ -164,7 +164,7 @@ class MirrorMaker:
         self.flows: list[Flow] = []
         self._leaving: list[Flow] = []  # while they are being stopped
         self._waiting: set[SourceAndTarget] = set()  # flows that start when their target is reachable
-        self._late: set[SourceAndTarget] = set()  # flows that have waited for it
+        self._late: set[SourceAndTarget] = set()  # flows that were started after the others
         self._not_before_s: dict[str, float] = {}  # by target: no flow into it is started before (monotonic clock)
         self._recurring = RecurringErrors()
         self._reloads: Counter[str] = Counter()
@@ -263,11 +263,12 @@ class MirrorMaker:
     def _on_herder_ended(self, flow: Flow) -> None:
         """Postpone a flow whose herder has ended by itself before it was ready, if its target could not be used yet.
 
-        Raises FlowFailed for any other error, and if there is no flow into another target, which has to continue.
+        Raises FlowFailed for any other error, unless the flow was started while others were running, and if there is no flow
+        that has to continue: one into another target, or one that runs.
         """
         started = flow.herder.await_ready(0)
         failure, target = flow.herder.failure, flow.pair.target
-        is_alone = all(other.pair.target == target for other in self.flows)
+        is_alone = all(other.pair.target == target and not other.herder.await_ready(0) for other in self.flows)
         if started or is_alone or not (flow.pair in self._late or _may_pass(failure)):
             what = "has failed" if started else "could not be started"
             raise FlowFailed(f"The flow {flow.pair} {what}: {failure}", started=started) from failure
@@ -354,6 +355,7 @@ class MirrorMaker:
             return
         self._leaving = []
         self._start_engine()
+        self._late.update(flow.pair for flow in fresh)
         for flow in fresh:
             flow.herder.start()
         for flow in self.flows:

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -25,7 +26,7 @@ from mm2.kafka.errors import BrokerFailure, TimeoutFailure
 from mm2.mirror import maker
 from mm2.mirror.config_file import ConfigFile
 from mm2.mirror.maker import Configurer, Flow, FlowFailed, MirrorMaker, _frozen, connect_plugins, plugin_limits
-from mm2.mirror.plans import plan_flows
+from mm2.mirror.plans import Changes, plan_flows
 from tests.support.waiting import wait_until
 
 WANTED = {"one": {"name": "one"}, "two": {"name": "two"}}
@@ -105,6 +106,9 @@ class EndedHerder:
     def await_ready(self, timeout_s: float) -> bool:
         return self.was_ready
 
+    def start(self) -> None:
+        pass
+
     def status(self) -> dict[str, Any]:
         return {"connectors": {}, "leader": True}
 
@@ -173,6 +177,20 @@ def test_a_flow_that_starts_late_never_ends_the_others() -> None:
     process = ProcessOfFlows({ONE: EndedHerder(ConnectError("not compacted")), OTHER: EndedHerder(None)}, ONE)
     process.look()
     assert process._waiting == {ONE}
+
+
+@pytest.mark.parametrize("pair", [OTHER, SourceAndTarget("C", "B")], ids=["another-target", "the-same-target"])
+def test_a_flow_that_the_file_adds_never_ends_the_others(pair: SourceAndTarget) -> None:
+    process = ProcessOfFlows({ONE: EndedHerder(None, was_ready=True)})
+    herder = EndedHerder(ConnectError("the topic is not compacted"))
+    fresh = Flow(pair, cast(Any, SimpleNamespace(herder=herder, stop=lambda: None)), cast(Any, None), cast(Any, None))
+    process.flows = [replace(flow, configurer=Configurer(ONE, {})) for flow in process.flows]
+    process._plans = {one: cast(Any, SimpleNamespace(connectors={}, replicates=False)) for one in (ONE, pair)}
+    process._stopping = threading.Event()
+    process._apply(Changes((pair,), (), (), {}, {}), [fresh])
+    process.look()
+    assert [flow.pair for flow in process.flows] == [ONE]
+    assert process._waiting == {pair}
 
 
 class ProcessOfFile(MirrorMaker):
