@@ -10,15 +10,18 @@ import base64
 import json
 import time
 import uuid
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
+from mm2.config.regular_file import UnusableFile, read_regular_file
 from mm2.kafka.assertion_settings import Assertion
+
+#: Of a key, a template or a finished assertion.
+_MOST_BYTES: Final = 1024 * 1024
 
 
 class AssertionFailure(Exception):
@@ -76,10 +79,12 @@ def _template(path: str | None) -> dict[str, dict[str, Any]]:
 
 def _read(path: str) -> str:
     try:
-        text = Path(path).read_text(encoding="utf-8").strip()
+        text = str(read_regular_file(path, _MOST_BYTES), "utf-8").strip()
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise AssertionFailure(f"the file {path} cannot be read: {reason}") from error
+    except UnusableFile as error:
+        raise AssertionFailure(f"the file {path} {error}") from error
     if not text:
         raise AssertionFailure(f"the file {path} is empty")
     return text

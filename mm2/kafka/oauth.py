@@ -20,6 +20,7 @@ import httpx
 import structlog
 
 from mm2.config.configdef import ConfigException
+from mm2.config.regular_file import UnusableFile, read_regular_file
 from mm2.kafka.assertion import AssertionFailure, assertion_text
 from mm2.kafka.backoff import Backoff
 from mm2.kafka.sasl_settings import Sasl, missing_extra, shown_url
@@ -38,6 +39,8 @@ _AGAIN_S: Final = 10.0
 _JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _CLIENT_ASSERTION: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 _UNSECURED: Final = "unsecuredLogin"
+#: Of a token file.
+_MOST_BYTES: Final = 1024 * 1024
 _FINAL_STATUSES: Final = frozenset(
     {400, 401, 402, 403, 404, 405, 406, 407, 409, 410, 411, 412, 413, 414, 415, 416, 417, 418}
 )
@@ -192,9 +195,13 @@ def _base64url(data: bytes) -> str:
 def _from_file(url: str) -> str:
     path = Path(urllib.parse.unquote(urllib.parse.urlparse(url).path))
     try:
-        text = path.read_text(encoding="utf-8").strip()
+        text = str(read_regular_file(path, _MOST_BYTES), "utf-8").strip()
     except OSError as error:
         raise TokenError(f"the token file {path} cannot be read: {error.strerror}") from error
+    except UnusableFile as error:
+        raise TokenError(f"the token file {path} {error}") from error
+    except UnicodeDecodeError as error:
+        raise TokenError(f"the token file {path} is not text") from error
     if not text:
         raise TokenError(f"the token file {path} is empty")
     return text

@@ -29,6 +29,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from mm2.config.configdef import ConfigException
+from mm2.config.regular_file import UnusableFile, read_regular_file
 from mm2.kafka.ciphers import set_ciphers
 from mm2.kafka.settings import Tls
 
@@ -36,6 +37,8 @@ log = structlog.get_logger(__name__)
 
 _JKS_MAGICS: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 _DER_SEQUENCE: Final = b"\x30"
+#: Of a store. A client of REST may name any file, for example a device without an end.
+_MOST_BYTES: Final = 16 * 1024 * 1024
 
 #: Of each file: time of the last change in ns, size in bytes, inode number.
 Stamps = tuple[tuple[int, int, int], ...]
@@ -134,6 +137,8 @@ def _stamp(key: str, location: str) -> tuple[int, int, int]:
         stat = Path(location).stat()
     except OSError as error:
         raise ConfigException(key, location, f"the file cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigException(key, location, "it is not the name of a file") from error
     return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
 
@@ -202,9 +207,11 @@ def memory_file(data: bytes) -> Iterator[str]:
 
 def _read_store(key: str, location: str, password: str | None, key_password: str | None) -> _Store:
     try:
-        data = Path(location).read_bytes()
+        data = read_regular_file(location, _MOST_BYTES)
     except OSError as error:
         raise ConfigException(key, location, f"the file cannot be read: {error.strerror}") from error
+    except UnusableFile as error:
+        raise ConfigException(key, location, f"the file {error}") from error
     if data[:4] in _JKS_MAGICS:
         return _read_jks(key, location, data, password, key_password)
     if data[:1] == _DER_SEQUENCE:

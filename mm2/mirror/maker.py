@@ -71,6 +71,7 @@ from mm2.mirror.rest_rules import RestrictedHerder, RestRules
 from mm2.mirror.restarts import Restarts
 from mm2.mirror.source_connector import MirrorSourceConnector
 from mm2.mirror.source_task import COPY_RESOURCE, MirrorSourceTask
+from mm2.mirror.value_changes import restart_with_new_values
 
 log = structlog.get_logger(__name__)
 
@@ -163,7 +164,7 @@ class MirrorMaker:
         self.flows: list[Flow] = []
         self._leaving: list[Flow] = []  # while they are being stopped
         self._waiting: set[SourceAndTarget] = set()  # flows that start when their target is reachable
-        self._late: set[SourceAndTarget] = set()  # flows that have waited for it
+        self._late: set[SourceAndTarget] = set()  # flows that were started after the others
         self._not_before_s: dict[str, float] = {}  # by target: no flow into it is started before (monotonic clock)
         self._recurring = RecurringErrors()
         self._reloads: Counter[str] = Counter()
@@ -262,11 +263,12 @@ class MirrorMaker:
     def _on_herder_ended(self, flow: Flow) -> None:
         """Postpone a flow whose herder has ended by itself before it was ready, if its target could not be used yet.
 
-        Raises FlowFailed for any other error, and if there is no flow into another target, which has to continue.
+        Raises FlowFailed for any other error, unless the flow was started while others were running, and if there is no flow
+        that has to continue: one into another target, or one that runs.
         """
         started = flow.herder.await_ready(0)
         failure, target = flow.herder.failure, flow.pair.target
-        is_alone = all(other.pair.target == target for other in self.flows)
+        is_alone = all(other.pair.target == target and not other.herder.await_ready(0) for other in self.flows)
         if started or is_alone or not (flow.pair in self._late or _may_pass(failure)):
             what = "has failed" if started else "could not be started"
             raise FlowFailed(f"The flow {flow.pair} {what}: {failure}", started=started) from failure
@@ -290,21 +292,21 @@ class MirrorMaker:
             self._plugins.limit(plugin_limits(config))
             plans = plan_flows(config, self._targets, self._plugins)
             frozen, ineffective = _frozen(config), config.ineffective_keys(self._targets)
-        except Exception as error:  # a custom class may raise any exception
-            self._plugins.limit(plugin_limits(self._config))
-            trace = None if isinstance(error, (ConfigException, ConnectError)) else error
-            sentence = "%s is rejected, the previous version stays in effect: %s"
-            log.error(sentence, file.path, error, difference=lines, exc_info=trace)  # noqa: TRY400
-            self._reloads["refused"] += 1
+        except Exception as error:  # noqa: BLE001 - a custom class may raise any exception
+            self._refuse(file, error, lines)
             return True
         try:
             changes = Changes.between(self._plans, plans)
             fresh = self._fresh_flows(changes, plans)
         except (ConfigException, ConnectError, KafkaFailure) as error:
+            self._plugins.limit(plugin_limits(self._config))
             log.error(  # noqa: TRY400
                 "%s cannot be applied yet, the previous version stays in effect: %s", file.path, error, difference=lines
             )
             return False
+        except Exception as error:  # noqa: BLE001 - the other flows continue
+            self._refuse(file, error, lines)
+            return True
         for key in sorted(frozen.keys() | self._frozen.keys()):
             if frozen.get(key) != self._frozen.get(key):
                 log.warning("%s has changed in %s; the change takes effect after a restart.", key, file.path)
@@ -323,6 +325,13 @@ class MirrorMaker:
         self._reloads["applied"] += 1
         log.info("The new configuration is in effect.", file=str(file.path), difference=lines, **changes.to_json())
         return True
+
+    def _refuse(self, file: ConfigFile, error: Exception, lines: Sequence[str]) -> None:
+        self._plugins.limit(plugin_limits(self._config))
+        trace = None if isinstance(error, (ConfigException, ConnectError)) else error
+        sentence = "%s is rejected, the previous version stays in effect: %s"
+        log.error(sentence, file.path, error, difference=lines, exc_info=trace)
+        self._reloads["refused"] += 1
 
     def _fresh_flows(self, changes: Changes, plans: Mapping[SourceAndTarget, FlowPlan]) -> list[Flow]:
         """Create the flows to start and check their targets. Raises what the constructor raises."""
@@ -346,14 +355,14 @@ class MirrorMaker:
             return
         self._leaving = []
         self._start_engine()
+        self._late.update(flow.pair for flow in fresh)
         for flow in fresh:
             flow.herder.start()
         for flow in self.flows:
             flow.configurer.wanted = self._plans[flow.pair].connectors
             flow.configurer.bring_up(flow.herder, changes.reconfigured.get(flow.pair, ()))
             for name in changes.changed_values.get(flow.pair, ()):
-                if flow.herder.is_leader:
-                    flow.herder.restart_connector_and_tasks(RestartRequest(name, only_failed=False, include_tasks=True))
+                restart_with_new_values(flow.herder, name)
         self._join(fresh)
 
     def _join(self, fresh: Sequence[Flow]) -> None:

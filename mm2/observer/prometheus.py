@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import ssl
 import time
+import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import httpx
 
 from mm2.config.configdef import ConfigException
+from mm2.connect.rest.settings import is_loopback
 from mm2.kafka.bounded_http import NoDocument, one_line, read_document
 from mm2.kafka.tls import build_ssl_context
 from mm2.observer.prometheus_settings import PrometheusSettings
@@ -50,8 +52,12 @@ class Prometheus:
         headers = {}
         if settings.authorization is not None:
             headers["Authorization"] = settings.authorization.value
-        # Only the configured host gets the credentials, so redirects are not followed.
-        return httpx.Client(verify=verify, timeout=_STEP_TIMEOUT_S, follow_redirects=False, headers=headers)
+        # Only the configured host gets the credentials: redirects are not followed, and the proxy of the environment is not
+        # used for this machine, which needs no TLS.
+        is_local = is_loopback(urllib.parse.urlsplit(settings.url).hostname or "")
+        return httpx.Client(
+            verify=verify, timeout=_STEP_TIMEOUT_S, follow_redirects=False, headers=headers, trust_env=not is_local
+        )
 
     def _series(
         self, client: httpx.Client, expression: str, times_s: range, deadline_s: float

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import re
 import socket
 import threading
 import time
@@ -369,3 +370,11 @@ def test_user_and_password_in_the_url_are_neither_used_nor_printed(endpoint: End
     assert "hunter3" not in str(raised.value)
     # The client's credentials, not those in the URL.
     assert endpoint.requests[0] == endpoint.requests[1]
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"", b"a" * (1024 * 1024 + 1)], ids=["binary", "empty", "large"])
+def test_a_token_file_that_cannot_be_used_fails_the_login(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "token"
+    path.write_bytes(content)
+    with pytest.raises(TokenError, match=re.escape(f"the token file {path} is")):
+        TokenSource(Sasl("OAUTHBEARER", token_endpoint_url=path.as_uri())).token(timeout_s=5)

@@ -268,6 +268,24 @@ def test_bad_store_names_key_and_file(tmp_path: Path, content: bytes | None, mes
     assert "ssl.truststore.location" in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("location", "message"),
+    [("/dev/null", "is not a regular file"), ("a\0b", "not the name of a file"), ("\ud800", "not the name of a file")],
+)
+def test_a_store_that_is_not_a_regular_file_is_not_read(location: str, message: str) -> None:
+    """/dev/zero would take all memory, and a named pipe would block the thread. A client of REST may name any file."""
+    with pytest.raises(ConfigException, match=message):
+        build_ssl_context(Tls(truststore_location=location))
+
+
+def test_a_store_of_a_size_that_no_store_has_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with path.open("wb") as file:
+        file.truncate(16 * 1024 * 1024 + 1)
+    with pytest.raises(ConfigException, match="is larger than 16777216 bytes"):
+        build_ssl_context(Tls(truststore_location=str(path)))
+
+
 def test_truststore_without_certificates_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "trust.pem"
     path.write_text(CLIENT.key_pem())

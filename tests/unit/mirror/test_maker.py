@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from mm2.config.mirrormaker import SourceAndTarget
+from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.connect.api import ConnectError
 from mm2.connect.errors import NotLeader
 from mm2.connect.herder.distributed import DistributedHerder
-from mm2.connect.stores.config_state import ClusterConfigState
+from mm2.connect.stores.config_state import ClusterConfigState, ConnectorTaskId
 from mm2.connect.stores.config_store import PrivilegedWriteError
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, TimeoutFailure
 from mm2.mirror import maker
-from mm2.mirror.maker import Configurer, Flow, FlowFailed, MirrorMaker
+from mm2.mirror.config_file import ConfigFile
+from mm2.mirror.maker import Configurer, Flow, FlowFailed, MirrorMaker, _frozen, connect_plugins, plugin_limits
+from mm2.mirror.plans import Changes, plan_flows
 from tests.support.waiting import wait_until
 
 WANTED = {"one": {"name": "one"}, "two": {"name": "two"}}
@@ -100,6 +106,9 @@ class EndedHerder:
     def await_ready(self, timeout_s: float) -> bool:
         return self.was_ready
 
+    def start(self) -> None:
+        pass
+
     def status(self) -> dict[str, Any]:
         return {"connectors": {}, "leader": True}
 
@@ -168,3 +177,118 @@ def test_a_flow_that_starts_late_never_ends_the_others() -> None:
     process = ProcessOfFlows({ONE: EndedHerder(ConnectError("not compacted")), OTHER: EndedHerder(None)}, ONE)
     process.look()
     assert process._waiting == {ONE}
+
+
+@pytest.mark.parametrize("pair", [OTHER, SourceAndTarget("C", "B")], ids=["another-target", "the-same-target"])
+def test_a_flow_that_the_file_adds_never_ends_the_others(pair: SourceAndTarget) -> None:
+    process = ProcessOfFlows({ONE: EndedHerder(None, was_ready=True)})
+    herder = EndedHerder(ConnectError("the topic is not compacted"))
+    fresh = Flow(pair, cast(Any, SimpleNamespace(herder=herder, stop=lambda: None)), cast(Any, None), cast(Any, None))
+    process.flows = [replace(flow, configurer=Configurer(ONE, {})) for flow in process.flows]
+    process._plans = {one: cast(Any, SimpleNamespace(connectors={}, replicates=False)) for one in (ONE, pair)}
+    process._stopping = threading.Event()
+    process._apply(Changes((pair,), (), (), {}, {}), [fresh])
+    process.look()
+    assert [flow.pair for flow in process.flows] == [ONE]
+    assert process._waiting == {pair}
+
+
+class ProcessOfFile(MirrorMaker):
+    """A process that has read a file whose flows do not run yet; it connects only for a new version."""
+
+    def __init__(self, path: Path, **settings: str) -> None:
+        self.path = path
+        self.write(**settings)
+        self.file = ConfigFile(path, threading.Event())
+        self._config = MirrorMakerConfig(self.file.load())
+        self._plugins = connect_plugins()
+        self._plugins.limit(plugin_limits(self._config))
+        self._plans = plan_flows(self._config, None, self._plugins)
+        self._targets = self._rest = None
+        self._engine = cast(Any, SimpleNamespace(start=lambda: None))
+        self.checkpoint_latencies = cast(Any, SimpleNamespace())
+        self._stopping = threading.Event()
+        self._waiting = set()
+        self._late = set()
+        self._frozen = _frozen(self._config)
+        self._ineffective = self._config.ineffective_keys()
+        self._reloads = Counter()
+        self.flows = []
+
+    def write(self, **settings: str) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as closed:
+            port = closed.getsockname()[1]
+        base = {
+            "clusters": "A,B",
+            "A->B.enabled": "true",
+            "A.bootstrap.servers": "a:1",
+            "B.bootstrap.servers": f"127.0.0.1:{port}",
+        }
+        self.path.write_text("".join(f"{key} = {value}\n" for key, value in (base | settings).items()))
+
+    @property
+    def allowed(self) -> frozenset[str]:
+        assert self._plugins.limits is not None
+        return self._plugins.limits.admitted
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maker, "_TARGET_PATIENCE_S", 0.0)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_file_that_cannot_be_applied_yet_allows_and_forbids_no_class(tmp_path: Path) -> None:
+    """The connectors that run still need the classes of the previous version."""
+    process = ProcessOfFile(tmp_path / "mm2.properties", **{"plugin.allowed.classes": "before.Filter"})
+    process.write(**{"plugin.allowed.classes": "after.Filter"})
+    assert not process._reload(process.file), "the target of the flow does not answer"
+    assert "before.Filter" in process.allowed
+    assert "after.Filter" not in process.allowed
+
+
+def test_a_file_whose_flow_raises_an_unexpected_exception_is_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The flows that run continue."""
+
+    def check(*_: object) -> None:
+        raise ValueError("embedded null byte")
+
+    monkeypatch.setattr(MirrorMaker, "_check_target", check)
+    process = ProcessOfFile(tmp_path / "mm2.properties")
+    before = process.config
+    process.write()
+    assert process._reload(process.file)
+    assert process.config is before
+    assert process.reloads == {"refused": 1}
+
+
+def test_a_worker_that_is_not_the_leader_restarts_its_tasks_when_a_secret_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader has restarted them when its own copy of the secret changed, which may have been earlier."""
+    monkeypatch.setenv("MM2_SECRET", "before")
+    process = ProcessOfFile(
+        tmp_path / "mm2.properties",
+        **{
+            "config.providers": "env",
+            "config.providers.env.class": "org.apache.kafka.common.config.provider.EnvVarConfigProvider",
+            "A->B.source.consumer.x": "${env:MM2_SECRET}",
+        },
+    )
+    task = ConnectorTaskId("MirrorSourceConnector", 2)
+    restarted: list[object] = []
+
+    def restart(work: object) -> Future[None]:
+        restarted.append(work)
+        return Future()
+
+    herder = SimpleNamespace(is_leader=False, assigned=((), (task,)), restart_task=restart)
+    configurer = Configurer(ONE, process.plans[ONE].connectors)
+    process.flows = [Flow(ONE, cast(Any, SimpleNamespace(herder=herder)), configurer, cast(Any, None))]
+    assert process._reload(process.file)
+    assert restarted == []
+    monkeypatch.setenv("MM2_SECRET", "after")
+    assert process._reload(process.file)
+    assert restarted == [task]

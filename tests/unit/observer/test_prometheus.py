@@ -180,6 +180,21 @@ def test_a_redirect_is_not_followed() -> None:
     assert (len(seen), seen_there) == (1, [])
 
 
+def test_a_request_to_this_machine_does_not_use_the_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be http because it does not leave the machine."""
+    with (
+        serving(lambda handler: respond(handler, 200, matrix())) as (url, seen),
+        serving(lambda handler: respond(handler, 200, matrix())) as (proxy, stolen),
+    ):
+        for name in ("http_proxy", "all_proxy"):
+            monkeypatch.setenv(name, proxy)
+        for name in ("no_proxy", "NO_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+        read(url, authorization="Bearer s3cret")
+    assert stolen == []
+    assert [headers["Authorization"] for headers in seen] == ["Bearer s3cret"]
+
+
 def test_a_server_that_does_not_answer_in_time_is_given_up() -> None:
     with (
         serving(lambda handler: respond(handler, 200, matrix())) as (url, seen),

@@ -218,8 +218,14 @@ def read_keys(settings: OidcSettings) -> tuple[VerificationKey, ...]:
         verify: ssl.SSLContext = build_ssl_context(settings.tls)
     except ConfigException as error:
         raise KeysUnavailable(str(error)) from error
-    # A redirect could lead to another host; TLS would authenticate that one instead.
-    with httpx.Client(verify=verify, timeout=_STEP_TIMEOUT_S, follow_redirects=False) as client:
+    # A redirect could lead to another host; TLS would authenticate that one instead. Without TLS, requests stay on this machine:
+    # the proxy of the environment could replace the keys.
+    with httpx.Client(
+        verify=verify,
+        timeout=_STEP_TIMEOUT_S,
+        follow_redirects=False,
+        mounts={"http://": httpx.HTTPTransport()},
+    ) as client:
         url = settings.keys_url or _discovered(client, settings.issuer, deadline_s)
         document = _document(client, url, deadline_s)
     members = document.get("keys")

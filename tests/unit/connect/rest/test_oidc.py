@@ -576,6 +576,11 @@ def test_without_tls_only_loopback_urls_that_are_allowed_are_called(monkeypatch:
         client.wait()
         assert client.outcome(server.token()) == 503, "the URL of the keys is not allowed"
         monkeypatch.setenv("KAFKA_OPTS", f"-D{ALLOWED_URLS}={server.configuration_url},{server.keys_url}")
+        # Requests do not leave the machine: a proxy could replace the keys.
+        for name in ("http_proxy", "all_proxy"):
+            monkeypatch.setenv(name, "http://127.0.0.1:1")
+        for name in ("no_proxy", "NO_PROXY"):
+            monkeypatch.delenv(name, raising=False)
         client.advance(BACKOFF_MAX_S)
         assert client.outcome(server.token()) == CLIENT_ID
     monkeypatch.setenv("KAFKA_OPTS", f"-D{ALLOWED_URLS}=http://id.example/.well-known/openid-configuration")
