@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -29,7 +29,8 @@ class TopicsSeen:
 
 
 class TopicLists:
-    """Tells topics that were deleted from those that only one list lacks: a broker that has just started has an empty one for a moment.
+    """Tells topics that were deleted, or recreated with fewer partitions, from those that only one list lacks: a broker that has just
+    started has an empty or an old one for a moment.
 
     Otherwise all tasks would stop until the next refresh of topics, by default ten minutes later.
     """
@@ -37,9 +38,9 @@ class TopicLists:
     def __init__(self) -> None:
         self._missed: set[str] = set()
 
-    def doubtful(self, known: Collection[str], seen: Collection[str]) -> set[str]:
-        """The known topics that the newest list lacks, and the one before did not."""
-        missing = set(known) - set(seen)
+    def doubtful(self, known: Mapping[str, int], seen: Mapping[str, int]) -> set[str]:
+        """The known topics that the newest list lacks or has with fewer partitions, and the one before did not."""
+        missing = {topic for topic, partitions in known.items() if seen.get(topic, 0) < partitions}
         doubtful, self._missed = missing - self._missed, missing
         return doubtful
 

@@ -8,7 +8,7 @@ leader of the flow writes the note when it changes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass, replace
 from typing import Any, Final, Self
 
@@ -80,16 +80,18 @@ def filling(source: TopicPartition, remote: str, at: int, end: int, since_ms: in
 class PreparationNote:
     """Keeps the note up to date. Used by one thread."""
 
-    def __init__(self, ledger: Producer, topic: str) -> None:
-        """``topic`` is the ledger, which ``ledger`` writes."""
+    def __init__(self, ledger: Producer, topic: str, losses: Callable[[], int] = lambda: 0) -> None:
+        """``topic`` is the ledger, which ``ledger`` writes; ``losses``: how often it was recreated."""
         self._ledger = ledger
         self._topic = topic
-        self._written: list[Preparation] | None = None  # None: unknown
+        self._losses = losses
+        self._written: tuple[int, list[Preparation]] | None = None  # with the losses; None: unknown
 
     def update(self, waiting: Iterable[Preparation]) -> bool:
         """These partitions are not copied yet. False: the ledger does not exist yet. Raises KafkaFailure."""
         found = sorted(waiting, key=lambda one: (-bool(one.unfilled), one.topic, one.partition))[:_NOTED_PARTITIONS]
-        if found == self._written:
+        now = (self._losses(), found)
+        if now == self._written:
             return True
         value: Mapping[str, Any] | None = {"partitions": [astuple(one) for one in found]} if found else None
         try:
@@ -98,5 +100,5 @@ class PreparationNote:
             if vanished(failure):
                 return not found  # it is created by another job of the connector
             raise
-        self._written = found
+        self._written = now
         return True

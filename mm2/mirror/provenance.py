@@ -10,8 +10,8 @@ A claim is a list of paths. A path is a list of hops, oldest first: the cluster 
 since which that flow has its claim. If the target of a flow is on a path of its source topic, the hops from there on
 and the flow's own hop form a loop. All flows of the loop see the same values and therefore agree on the youngest claim;
 the flow with that claim does not copy the topic. Claims are valid while their flow renews its lease, and for a week
-after. Sending a topic back to the target would duplicate its records, so a process that is down or a paused connector
-does not invalidate them. `mm2.failover` reverses the direction of a topic.
+after. Sending a topic back to the target would duplicate its records, so a process that is down, a paused connector or a
+source topic that is not listed any more does not invalidate them. `mm2.failover` reverses the direction of a topic.
 
 A flow writes its claim before it reads the other claims for the last time. Of two flows that start at the same time, at
 least one therefore sees the other. A flow with a new claim that sees a loop waits until the other flow has decided.
@@ -30,7 +30,8 @@ import structlog
 from mm2.copy.ledger import note_record
 from mm2.kafka.admin import Admin
 from mm2.kafka.errors import KafkaFailure
-from mm2.mirror.discovery import vanished
+from mm2.kafka.structs import TopicInfo
+from mm2.mirror.discovery import TopicLists, vanished
 from mm2.mirror.ledgers import PROVENANCE_NOTE, Ledgers, Notes
 from mm2.mirror.promotions import PROMOTED_NOTE, Promotion, promoted, promotions
 from mm2.mirror.recurring_errors import RecurringErrors
@@ -87,6 +88,9 @@ class Provenance:
     _until_ms: int = field(default=0, init=False)
     _promotions: dict[str, Promotion] = field(default_factory=dict, init=False)
     _losses: int = field(default=0, init=False)  # of the ledger, when its promotions were read
+    _copies: TopicLists = field(
+        default_factory=TopicLists, init=False
+    )  # remote topics of which the source topic is missing
 
     def allowed(self, topics: Collection[str]) -> tuple[set[str], bool]:
         """The topics of the source that may be copied, and whether the decision is final for now.
@@ -103,9 +107,10 @@ class Provenance:
         claims = self._load()
         established = set(claims)
         origins = self._origins()
+        kept = self._kept(topics, claims)
         # Promoted topics stay assigned to their tasks, which do not copy them, and are part of no loop.
         topics = set(topics) - self.handed_over - self._not_turned(topics)
-        wanted = self._wanted(topics, claims, origins, source_id, target_id)
+        wanted = self._wanted(topics, claims, origins, source_id, target_id) | kept
         self._write(wanted)
         if wanted.keys() - established:
             self.pause(_SETTLE_S)
@@ -164,6 +169,40 @@ class Provenance:
             if not refused and not (topic == remote and source_id == target_id):
                 wanted[remote] = extended(upstream, source_id, target_id, since_ms)
         return wanted
+
+    def _kept(self, topics: Collection[str], claims: Mapping[str, tuple[Path, ...]]) -> dict[str, tuple[Path, ...]]:
+        """The claims on remote topics whose source topics are missing: deleted, or not listed for lack of the right DESCRIBE.
+
+        What was copied stays on the target. Without the claims the opposite flow would copy it back, into a topic that may
+        still exist. Raises KafkaFailure if the ledger cannot be read now but may be soon.
+        """
+        if not claims:
+            return {}
+        try:
+            ledger = self.ledgers.own()
+        except KafkaFailure as failure:
+            self._do_without(failure)
+            return {}
+        missing = [tp for tp in ledger.partitions() if tp.topic not in topics and tp.topic not in self._promotions]
+        copies = {
+            entry.remote_topic: entry.target_id
+            for tp in missing
+            if self.selection.should_replicate(tp.topic)
+            and (entry := ledger.entry(tp)) is not None
+            and entry.remote_topic in claims
+            and entry.remote_topic == self.selection.remote(tp.topic)
+        }
+        if not copies:
+            return {}
+        answers = self.target_admin.describe_topics(copies)
+        existing = {
+            remote: 1
+            for remote, answer in answers.items()
+            if not vanished(answer)
+            and not (isinstance(answer, TopicInfo) and copies[remote] and answer.topic_id not in {"", copies[remote]})
+        }
+        kept = existing.keys() | self._copies.doubtful(dict.fromkeys(copies, 1), existing)
+        return {remote: claims[remote] for remote in kept}
 
     def renew(self) -> bool:
         """Extend the lease of the claims. False if it has expired, or the ledger was recreated: then `allowed` must be called."""

@@ -97,7 +97,8 @@ class RemoteTopics:
 
     def plan(self, source: Mapping[str, int], target: Mapping[str, int]) -> RemoteTopicsPlan:
         """What `ensure` would do. Changes nothing; reads from the source the configs of missing topics."""
-        remote_of = {self.selection.remote(topic): topic for topic in source}
+        # Several topics may have one remote topic under a policy of the user: it is made for the one with the most partitions.
+        remote_of = {self.selection.remote(topic): topic for topic in sorted(source, key=source.__getitem__)}
         missing = {remote: topic for remote, topic in remote_of.items() if remote not in target}
         grow = {
             remote: source[topic]

@@ -147,12 +147,12 @@ class MirrorSourceConnector(MirrorConnector):
         )
         self._preserved = PreservedOffsets.of(self._props)
         self._leading_gaps = LeadingGaps(self._source_admin, self._target_admin, self._config_sync, RecurringErrors())
-        self._ledgers = Ledgers(self._clients, self._target_admin)
+        self._ledgers = ledgers = Ledgers(self._clients, self._target_admin)
         ledger = self._clients.cluster(Side.TARGET, ClientKind.PRODUCER, "ledger-producer")
         self._clusters.append(ledger)
         producer, topic = Producer(ledger), ledger_topic(self._clients.source_alias)
         self._answers = AnswerNotes(self._admin(Side.SOURCE, "replication-answers-admin"), producer, topic)
-        self._preparation_note = PreparationNote(producer, topic)
+        self._preparation_note = PreparationNote(producer, topic, lambda: ledgers.losses)
         self._limit_note = LimitNote(self._ledgers, self._recurring)
         self._provenance = Provenance(
             self._source_admin,

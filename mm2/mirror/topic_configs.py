@@ -19,9 +19,8 @@ from mm2.mirror.recurring_errors import RecurringErrors
 log = structlog.get_logger(__name__)
 
 # A broker rejects all changes of a topic because of one of them.
-_ONE_OF_THEM: Final = frozenset(
-    {ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST, ErrorCode.POLICY_VIOLATION, ErrorCode.UNKNOWN_SERVER_ERROR}
-)
+_REJECTIONS: Final = frozenset({ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST, ErrorCode.POLICY_VIOLATION})
+_ONE_OF_THEM: Final = _REJECTIONS | {ErrorCode.UNKNOWN_SERVER_ERROR}
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,8 @@ class TopicConfigs:
     recurring: RecurringErrors
 
     def sync(self, pairs: Iterable[tuple[str, str]]) -> bool:
-        """Alter the differing configs, for pairs of a source topic and its remote topic. False if a change failed.
+        """Alter the differing configs, for pairs of a source topic and its remote topic. False if a change failed and may succeed soon;
+        a change that the target rejects is tried again at the next call.
 
         Raises UnsupportedVersion for a target that cannot alter single properties (before Kafka 2.3).
         """
@@ -64,6 +64,8 @@ class TopicConfigs:
                         )
                     if operations := self.rules.changes(here, there):
                         changes[remote] = operations
+                    else:
+                        self.recurring.resolve(_change_of(remote))
                 elif vanished(here) or vanished(there):
                     self.recurring.resolve(subject)  # the next refresh sees it too
                 else:
@@ -88,10 +90,10 @@ class TopicConfigs:
             if refused:
                 names = ", ".join(sorted(_text(operation) for operation in refused))
                 sentence = f"Of topic {remote} on cluster {self.target} cannot be altered: {names}. {answer}"
-                self.recurring.report(f"configs of {remote}", sentence)
-                complete = False
+                self.recurring.report(_change_of(remote), sentence)
+                complete &= _is_rejection(answer)
             else:
-                self.recurring.resolve(f"configs of {remote}")
+                self.recurring.resolve(_change_of(remote))
             if done:
                 log.info("Synced topic configs.", topic=remote, configs=sorted(operation.name for operation in done))
         return complete
@@ -106,10 +108,20 @@ class TopicConfigs:
             answer = self.target_admin.incremental_alter_configs({remote: [operation]}).get(remote)
             if isinstance(answer, KafkaFailure):
                 refused.append(operation)
-                why = answer
+                why = answer if why is None or _is_rejection(why) else why
             else:
                 done.append(operation)
         return done, refused, why
+
+
+def _is_rejection(failure: KafkaFailure | None) -> bool:
+    """Whether the target rejects the change itself, for instance a property that needs tiered storage."""
+    return isinstance(failure, BrokerFailure) and failure.code in _REJECTIONS
+
+
+def _change_of(remote: str) -> str:
+    # Not the subject of a source topic that cannot be described: under identity naming both have one name.
+    return f"change of the configs of {remote}"
 
 
 def _text(operation: AlterOp) -> str:

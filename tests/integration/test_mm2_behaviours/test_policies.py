@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from mm2.connect.api import RetriableError
+from mm2.copy.ledger import entry_record
+from mm2.copy.session import LedgerEntry, Mark
 from mm2.mirror import provenance, source_connector
 from mm2.mirror.source_connector import MirrorSourceConnector
 from mm2.sandbox.kafka import LocalKafka
-from tests.integration.mirror_flow import create, flow_props, partitions_of, read_all, running
+from tests.integration.mirror_flow import admin, create, flow_props, partitions_of, read_all, running, write
 from tests.integration.test_mm2_behaviours.admins import BlindAdmin
 from tests.support.waiting import wait_until
 
@@ -233,6 +235,29 @@ def test_07_a_stopped_flow_keeps_its_topics(kafka_a: LocalKafka, kafka_b: LocalK
     with running(MirrorSourceConnector(), back) as (connector, _):
         wait_until(lambda: assigned(connector) is not None, 30, what="a decision")
         assert assigned(connector) == ""
+
+
+def test_07_a_topic_that_was_deleted_on_the_source_is_not_copied_back(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
+) -> None:
+    """A client without DESCRIBE sees the same: then its records would be twice in a topic that is still written."""
+    create(kafka_a, unique)
+    there = props(kafka_a, kafka_b, unique, (f"1{unique}", f"2{unique}"), IDENTITY)
+    back = props(kafka_b, kafka_a, unique, (f"2{unique}", f"1{unique}"), IDENTITY)
+    with running(MirrorSourceConnector(), there) as (forth, _):
+        wait_until(lambda: assigned(forth) == f"{unique}-0", 30, what="the assignment")
+        wait_until(lambda: partitions_of(kafka_b, unique) == 1, 30, what="the copy")
+        copied = entry_record(LedgerEntry(unique, 0, unique, Mark(5, 5, 5)))
+        write(kafka_b, f"mm2-ledger.1{unique}.internal", [(copied.key, copied.value)], 0)
+        for done in admin(kafka_a).delete_topics([unique]).values():
+            done.result(30)
+        wait_until(lambda: assigned(forth) == "", 30, what="the end of the deleted topic")
+        with running(MirrorSourceConnector(), back) as (returning, _):
+            wait_until(lambda: assigned(returning) is not None, 30, what="a decision")
+            assert assigned(returning) == ""
+        assert partitions_of(kafka_a, unique) == 0
+        create(kafka_a, unique)
+        wait_until(lambda: assigned(forth) == f"{unique}-0", 30, what="the new topic")
 
 
 def test_an_unreadable_ledger_of_the_source_blocks_only_new_topics(

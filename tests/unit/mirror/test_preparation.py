@@ -53,6 +53,18 @@ def test_the_note_has_all_partitions_and_is_written_when_something_changes() -> 
     assert (preparations(log.ledger), log.writes) == ({}, 3)
 
 
+def test_a_note_that_the_ledger_lost_is_written_again() -> None:
+    """A failover has to know the partitions that the target refuses to create."""
+    log, losses = Log(), 0
+    note = PreparationNote(cast("Producer", log), "ledger", lambda: losses)
+    note.update([REFUSED])
+    log.ledger, losses = Ledger(), 1  # deleted, and created again
+    for _ in range(2):
+        note.update([REFUSED])
+    assert preparations(log.ledger) == {TopicPartition("t", 1): REFUSED}
+    assert log.writes == 2
+
+
 def test_a_new_process_removes_what_its_predecessor_has_left() -> None:
     log = Log()
     note_of(log).update([REFUSED])

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
-from mm2.copy.ledger import Ledger
+from mm2.copy.ledger import Ledger, entry_record
+from mm2.copy.session import LedgerEntry, Mark
+from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.records.record import Record
+from mm2.kafka.structs import TopicInfo
 from mm2.mirror.filters import DefaultTopicFilter
 from mm2.mirror.ledgers import PROVENANCE_NOTE, Notes
 from mm2.mirror.policy import IdentityReplicationPolicy
@@ -68,10 +71,18 @@ class TwoLedgers:
             self._own[0].apply(record.key, record.value)
 
 
-def flow(source: str, target: str, ledgers: TwoLedgers) -> Provenance:
-    """A flow whose names do not show where topics came from."""
+def flow(source: str, target: str, ledgers: TwoLedgers, target_ids: Mapping[str, str] | None = None) -> Provenance:
+    """A flow whose names do not show where topics came from. ``target_ids``: the ids of topics on the target."""
+    ids = {} if target_ids is None else target_ids
+
+    def described(names: Iterable[str]) -> dict[str, TopicInfo | KafkaFailure]:
+        return {
+            name: TopicInfo(name, ids[name], internal=False, partitions={}) if name in ids else BrokerFailure.of(3)
+            for name in names
+        }
+
     admins: list[Any] = [
-        SimpleNamespace(describe_cluster=lambda name=name: SimpleNamespace(cluster_id=name))
+        SimpleNamespace(describe_cluster=lambda name=name: SimpleNamespace(cluster_id=name), describe_topics=described)
         for name in (source, target)
     ]
     policy, topics = IdentityReplicationPolicy(), DefaultTopicFilter()
@@ -94,6 +105,39 @@ def test_claims_that_the_ledger_lost_are_written_again() -> None:
     assert set(there[0].notes(PROVENANCE_NOTE)) == {(), ("orders",)}
     assert opposite.allowed({"orders"}) == (set(), True)
     assert forth.renew()
+
+
+def test_a_topic_that_the_source_does_not_list_any_more_is_not_copied_back() -> None:
+    """It was deleted, or DESCRIBE was taken away: then the opposite flow would append all its records to it a second time."""
+    there, back = [Ledger()], [Ledger()]
+    ledgers, ids = TwoLedgers(there, back), {"orders": "copy"}
+    forth, opposite = flow("A", "B", ledgers, ids), flow("B", "A", TwoLedgers(back, there))
+    assert forth.allowed({"orders"}) == ({"orders"}, True)
+    ledgers.write([entry_record(LedgerEntry("orders", 0, "orders", Mark(5, 5, 5), target_id="copy"))])
+    for one in (forth, flow("A", "B", ledgers, ids)):  # also after a restart
+        assert one.allowed(set()) == (set(), True)
+        assert opposite.allowed({"orders"}) == (set(), True)
+    assert forth.allowed({"orders"}) == ({"orders"}, True), "it is listed again"
+    assert opposite.allowed({"orders"}) == (set(), True)
+    forth.allowed(set())
+    ids.clear()
+    forth.allowed(set())
+    assert opposite.allowed({"orders"}) == (set(), True), "a broker that has just started has an empty list"
+    forth.allowed(set())
+    assert opposite.allowed({"orders"}) == ({"orders"}, True), "the copy was deleted, too"
+
+
+def test_the_claim_on_a_deleted_copy_does_not_apply_to_its_successor() -> None:
+    there, back = [Ledger()], [Ledger()]
+    ledgers = TwoLedgers(there, back)
+    ids = {"orders": "copy"}
+    forth, opposite = flow("A", "B", ledgers, ids), flow("B", "A", TwoLedgers(back, there))
+    forth.allowed({"orders"})
+    ledgers.write([entry_record(LedgerEntry("orders", 0, "orders", Mark(5, 5, 5), target_id="copy"))])
+    ids["orders"] = "created on B, after both were deleted"
+    forth.allowed(set())
+    forth.allowed(set())
+    assert opposite.allowed({"orders"}) == ({"orders"}, True)
 
 
 def test_who_only_observes_writes_no_promotion_that_was_withdrawn_long_ago() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from structlog.testing import capture_logs
 
 from mm2.config.configdef import AbstractConfig
@@ -67,7 +68,7 @@ class Ledgers:
         self.ledger = Ledger()
         self.missing = False
         self.failure: KafkaFailure | None = None
-        self.writes = 0
+        self.writes = self.losses = 0
 
     def exists(self) -> bool:
         return not self.missing
@@ -102,6 +103,15 @@ def test_topics_over_a_limit_are_noted_in_the_ledger_while_they_exceed_it() -> N
     assert (over_limit_message(ledgers.ledger), ledgers.writes) == ("", 2)
 
 
+def test_a_note_that_the_ledger_lost_is_written_again() -> None:
+    ledgers = Ledgers()
+    note = LimitNote(cast(Any, ledgers), RecurringErrors())
+    note.update({"A.t": "is limited"})
+    ledgers.ledger, ledgers.losses = Ledger(), 1  # deleted, and created again
+    assert all(note.update({"A.t": "is limited"}) for _ in range(2))
+    assert (over_limit_message(ledgers.ledger), ledgers.writes) == ("A.t is limited", 2)
+
+
 def test_a_note_of_a_previous_process_is_removed() -> None:
     """The limit was raised, and the process restarted."""
     ledgers = Ledgers()
@@ -129,6 +139,18 @@ def test_topics_that_the_target_refuses_are_known_until_it_creates_them() -> Non
     assert topics.refused["A.wide"].startswith("topic A.wide cannot get 3 partitions: ")
     topics.ensure({"wide": 2}, {"A.wide": 2})
     assert topics.refused == {}
+
+
+@pytest.mark.parametrize("source", [{"wide": 6, "narrow": 3}, {"narrow": 3, "wide": 6}])
+def test_a_topic_with_several_sources_has_the_partitions_of_all_of_them(source: dict[str, int]) -> None:
+    """A policy may merge topics. Partitions 3 to 5 would never be copied, and nothing would report it."""
+    admin: Any = SimpleNamespace(describe_configs=lambda topics: {topic: {} for topic in topics})
+    selection: Any = SimpleNamespace(remote=lambda _: "merged", target_alias="B")
+    configs: Any = SimpleNamespace(for_creation=lambda _: {})
+    topics = RemoteTopics(admin, admin, selection, configs, 1, lambda _: False)
+    assert [(one.name, one.partitions) for one in topics.plan(source, {}).create] == [("merged", 6)]
+    assert topics.plan(source, {"merged": 3}).grow == {"merged": 6}
+    assert topics.plan(source, {"merged": 6}).wide == {}
 
 
 def test_the_default_of_the_brokers_is_used_only_while_there_are_too_few_of_them() -> None:
