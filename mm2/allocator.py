@@ -27,16 +27,15 @@ def use_one_arena() -> bool:
     return mallopt is not None and bool(mallopt(_ARENA_MAX, 1))
 
 
-def collect_less_often(new_objects: int = 100_000) -> None:
+def collect_less_often(new_objects: int = 10_000) -> None:
     """Make the collector of reference cycles run less often than with Python's default of 700 new objects.
 
     Metadata of thousands of topics, or offsets of thousands of groups, are some 10,000 objects that live for a moment.
     Objects that live during a collection are counted as old ones, and as soon as there are enough, all objects of the
-    process are examined: with the default a third of the driver's processor time with 2,000 topics without traffic,
-    and with 10,000 a sixth.
+    process are examined: with Python's default a third of the driver's processor time with 2,000 topics without traffic,
+    with 10,000 a sixth.
 
-    Cycles that hold large buffers, such as tracebacks of failed requests, wait for the same number of objects; where
-    there may be many, ``new_objects`` must be lower.
+    Cycles wait until there are ``new_objects``, with what they refer to, such as the bodies of requests.
     """
     gc.set_threshold(new_objects, *_GENERATIONS)
 

@@ -44,6 +44,9 @@ EXIT_USAGE: Final = 255
 _STOP_S: Final = 13.0
 _LAST_RESORT_S: Final = 14.5
 
+#: More than a round over the topics and groups of a large flow makes.
+_NEW_OBJECTS: Final = 100_000
+
 
 class _MirrorMakerParser(configargparse.ArgumentParser):  # type: ignore[misc]  # configargparse has no types
     def error(self, message: str) -> NoReturn:
@@ -76,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run until a signal arrives or a flow fails; returns the exit code."""
     options = parser().parse_args(arguments)
     use_one_arena()
-    collect_less_often()
+    collect_less_often(_NEW_OBJECTS)
     configure_logging(options.log_format, options.log_level)
     stopping = stop_at_signals()
     file = ConfigFile(options.config, ask_at_hangup(stopping))

@@ -12,8 +12,6 @@ from mm2.allocator import collect_less_often
 
 _worker = daemon.worker
 _ENDED: Final = 1
-#: Tracebacks may hold responses and batches of several MB.
-_NEW_OBJECTS: Final = 10_000
 
 
 def worker(sock: socket.socket, authenticated: bool) -> int:
@@ -28,6 +26,6 @@ def worker(sock: socket.socket, authenticated: bool) -> int:
 
 
 if __name__ == "__main__":
-    collect_less_often(_NEW_OBJECTS)
+    collect_less_often()
     daemon.worker = worker
     daemon.manager()
