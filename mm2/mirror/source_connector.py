@@ -118,8 +118,9 @@ class MirrorSourceConnector(MirrorConnector):
         if denies_writes(self._props):
             deny = self._reaching(self._hold_denials, self._target_admin)
             scheduler.every(_DENIALS_S, "Denying writes", deny, delay_s=_DENIALS_S)
-        scheduler.every(acls_s, "Syncing topic ACLs", self._sync_acls)
-        scheduler.every(configs_s, "Syncing topic configs", self._sync_configs)
+        both = self._source_admin, self._target_admin
+        scheduler.every(acls_s, "Syncing topic ACLs", self._reaching(self._sync_acls, *both))
+        scheduler.every(configs_s, "Syncing topic configs", self._reaching(self._sync_configs, *both))
         weigh_s = max(refresh_s, LEAST_BETWEEN_DEALS_S) if refresh_s >= 0 else _BETWEEN_DEALS_S
         weigh = self._reaching(self._weigh, self._target_admin)
         scheduler.every(weigh_s, "Comparing the load of the tasks", weigh, delay_s=weigh_s)
