@@ -9,6 +9,7 @@ from typing import Final
 
 #: mallopt(3), M_ARENA_MAX of malloc.h.
 _ARENA_MAX: Final = -8
+#: Numbers of collections of young objects before older ones, and of these before all, are examined.
 _GENERATIONS: Final = (10, 10)
 _OWN_CHOICE: Final = "MALLOC_ARENA_MAX"
 

@@ -28,3 +28,17 @@ def read_regular_file(
     if len(content) > most_bytes:
         raise UnusableFile(f"is larger than {most_bytes} bytes")
     return content
+
+
+def read_text_file(path: str | Path, most_bytes: int) -> str:
+    """The text of a regular file in UTF-8, without white space around it.
+
+    Raises UnusableFile, also if it cannot be opened or has no text, UnicodeDecodeError, and ValueError for a path with a NUL.
+    """
+    try:
+        text = str(read_regular_file(path, most_bytes), "utf-8").strip()
+    except OSError as error:
+        raise UnusableFile(f"cannot be read: {error.strerror}") from error
+    if not text:
+        raise UnusableFile("is empty")
+    return text

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from mm2.config.regular_file import UnusableFile, read_regular_file
+from mm2.config.regular_file import UnusableFile, read_text_file
 from mm2.kafka.assertion_settings import Assertion
 
 #: Of a key, a template or a finished assertion.
@@ -79,15 +79,11 @@ def _template(path: str | None) -> dict[str, dict[str, Any]]:
 
 def _read(path: str) -> str:
     try:
-        text = str(read_regular_file(path, _MOST_BYTES), "utf-8").strip()
-    except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text"
-        raise AssertionFailure(f"the file {path} cannot be read: {reason}") from error
+        return read_text_file(path, _MOST_BYTES)
+    except UnicodeError as error:
+        raise AssertionFailure(f"the file {path} cannot be read: it is not text") from error
     except UnusableFile as error:
         raise AssertionFailure(f"the file {path} {error}") from error
-    if not text:
-        raise AssertionFailure(f"the file {path} is empty")
-    return text
 
 
 def _base64url(data: bytes) -> str:

@@ -362,7 +362,7 @@ class KafkaBasedLog:
             self._move(tp, visible.position, visible.leader_epoch)
         self._move(tp, visible.position, visible.leader_epoch)
 
-    def _move(self, tp: TopicPartition, position: int, leader_epoch: int = -1) -> None:
+    def _move(self, tp: TopicPartition, position: int, leader_epoch: int) -> None:
         with self._moved:
             if position != self._positions[tp]:
                 self._positions[tp], self._epochs[tp] = position, leader_epoch

@@ -20,7 +20,7 @@ import httpx
 import structlog
 
 from mm2.config.configdef import ConfigException
-from mm2.config.regular_file import UnusableFile, read_regular_file
+from mm2.config.regular_file import UnusableFile, read_text_file
 from mm2.kafka.assertion import AssertionFailure, assertion_text
 from mm2.kafka.backoff import Backoff
 from mm2.kafka.sasl_settings import Sasl, missing_extra, shown_url
@@ -195,16 +195,11 @@ def _base64url(data: bytes) -> str:
 def _from_file(url: str) -> str:
     path = Path(urllib.parse.unquote(urllib.parse.urlparse(url).path))
     try:
-        text = str(read_regular_file(path, _MOST_BYTES), "utf-8").strip()
-    except OSError as error:
-        raise TokenError(f"the token file {path} cannot be read: {error.strerror}") from error
-    except UnusableFile as error:
-        raise TokenError(f"the token file {path} {error}") from error
+        return read_text_file(path, _MOST_BYTES)
     except UnicodeDecodeError as error:
         raise TokenError(f"the token file {path} is not text") from error
-    if not text:
-        raise TokenError(f"the token file {path} is empty")
-    return text
+    except UnusableFile as error:
+        raise TokenError(f"the token file {path} {error}") from error
 
 
 def _from_endpoint(url: str, sasl: Sasl, deadline: float) -> str:

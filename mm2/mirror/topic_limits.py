@@ -79,20 +79,20 @@ class LimitNote:
     def __init__(self, ledgers: Ledgers, recurring: RecurringErrors) -> None:
         self._ledgers = ledgers
         self._recurring = recurring
-        self._written: str | None = None  # None: unknown
-        self._losses = 0  # of the ledger, when it was written
+        self._written: tuple[int, str] | None = None  # with the losses of the ledger; None: unknown
 
     def update(self, over_limit: Mapping[str, str]) -> bool:
         """These remote topics exceed a limit now. False: the ledger does not have this yet, try again soon."""
-        message, losses = summary(over_limit), self._ledgers.losses
-        if message == self._written and losses == self._losses:
+        message = summary(over_limit)
+        now = (self._ledgers.losses, message)
+        if now == self._written:
             return True
         try:
             if not self._ledgers.exists():
                 return not message  # it is created by another job of the connector
             # The first time also without a message: a previous process may have left one.
             self._ledgers.write([note_record(_NOTE, _NAME, {"message": message} if message else None)])
-            self._written, self._losses = message, losses
+            self._written = now
         except KafkaFailure as failure:
             if message:
                 self._recurring.report("note of limits", f"Topics over a limit are not in the ledger: {failure}")

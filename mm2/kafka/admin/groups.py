@@ -285,8 +285,7 @@ class GroupCalls(AdminCalls):
         for topic in answer.topics:
             for partition in topic.partitions:
                 key = TopicPartition(topic.name, partition.partition_index)
-                code = partition.error_code
-                if code and (failure := self._outcome(f"Group {group}, partition", key, code)):
+                if failure := self._outcome(f"Group {group}, partition", key, partition.error_code):
                     return failure
                 if partition.committed_offset >= 0:
                     offsets[key] = OffsetAndMetadata(

@@ -35,6 +35,12 @@ def props(
     return flow_props("MirrorSourceConnector", source, target) | own | (more or {})
 
 
+def both_ways(a: LocalKafka, b: LocalKafka, topic: str) -> tuple[dict[str, str], dict[str, str]]:
+    """The flows of a topic from A to B and back, whose names do not show where it came from."""
+    there, back = (f"1{topic}", f"2{topic}"), (f"2{topic}", f"1{topic}")
+    return props(a, b, topic, there, IDENTITY), props(b, a, topic, back, IDENTITY)
+
+
 def assigned(connector: MirrorSourceConnector) -> str | None:
     """The value; None while it is unknown."""
     try:
@@ -224,8 +230,7 @@ def test_07_claims_hold_while_the_source_is_unreachable_and_end_with_their_flow(
 
 def test_07_a_stopped_flow_keeps_its_topics(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
     create(kafka_a, unique)
-    there = props(kafka_a, kafka_b, unique, (f"1{unique}", f"2{unique}"), IDENTITY)
-    back = props(kafka_b, kafka_a, unique, (f"2{unique}", f"1{unique}"), IDENTITY)
+    there, back = both_ways(kafka_a, kafka_b, unique)
     with running(MirrorSourceConnector(), there) as (connector, _):
         wait_until(lambda: assigned(connector) == f"{unique}-0", 30, what="the assignment")
         wait_until(lambda: partitions_of(kafka_b, unique) == 1, 30, what="the copy")
@@ -242,8 +247,7 @@ def test_07_a_topic_that_was_deleted_on_the_source_is_not_copied_back(
 ) -> None:
     """A client without DESCRIBE sees the same: then its records would be twice in a topic that is still written."""
     create(kafka_a, unique)
-    there = props(kafka_a, kafka_b, unique, (f"1{unique}", f"2{unique}"), IDENTITY)
-    back = props(kafka_b, kafka_a, unique, (f"2{unique}", f"1{unique}"), IDENTITY)
+    there, back = both_ways(kafka_a, kafka_b, unique)
     with running(MirrorSourceConnector(), there) as (forth, _):
         wait_until(lambda: assigned(forth) == f"{unique}-0", 30, what="the assignment")
         wait_until(lambda: partitions_of(kafka_b, unique) == 1, 30, what="the copy")

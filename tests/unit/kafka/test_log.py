@@ -109,7 +109,7 @@ class SlowTopic(KafkaBasedLog):
 
     def _poll(self) -> None:
         if not self._stopping.wait(0.1):
-            self._move(TopicPartition("t", 0), self.positions[0] + (self._steps.pop(0) if self._steps else 0))
+            self._move(TopicPartition("t", 0), self.positions[0] + (self._steps.pop(0) if self._steps else 0), -1)
 
 
 def test_the_first_read_may_take_longer_than_its_limit_while_records_arrive() -> None:
