@@ -295,12 +295,24 @@ def javas_partition(broker: LocalKafka, scratch: str, key: bytes, count: int) ->
 def test_sparks_rest_shows_the_streaming_query_and_the_settings_of_the_file(mirror_maker: MirrorMaker) -> None:
     process = mirror_maker.running()
     with httpx.Client(base_url=mirror_maker.ui, follow_redirects=True, timeout=30) as rest:
-        (application,) = rest.get("applications").json()
+        application: dict[str, Any] = {}
+        running: list[dict[str, Any]] = []
+
+        def only_lanes_run() -> bool:
+            """Also waits for Spark's start, and for its job that checks whether tasks start."""
+            try:
+                (found,) = rest.get("applications").json()
+            except httpx.TransportError:
+                return False
+            jobs = rest.get(f"applications/{found['id']}/jobs").json()
+            application.update(found)
+            running[:] = [job for job in jobs if job["status"] == "RUNNING"]
+            flows = {job["description"].split(" lane ")[0] for job in running}
+            wanted = {"east->west MirrorSourceConnector-0", "west->east MirrorSourceConnector-0"}
+            return wanted <= flows and all(" lane " in job["description"] for job in running)
+
+        process.eventually(only_lanes_run, 90)
         assert application["name"] == "life"
-        jobs = rest.get(f"applications/{application['id']}/jobs").json()
-        running = [job for job in jobs if job["status"] == "RUNNING" and " lane " in job["description"]]
-        flows = {job["description"].split(" lane ")[0] for job in running}
-        assert {"east->west MirrorSourceConnector-0", "west->east MirrorSourceConnector-0"} <= flows
         for job in running:
             assert " batch " in job["description"]
             assert job["jobGroup"]
