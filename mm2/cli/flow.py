@@ -15,7 +15,7 @@ from mm2.config.mirror_keys import SOURCE_CONNECTOR
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.config.properties import load_properties
 from mm2.config.providers import ConfigTransformer
-from mm2.copy.ledger import Ledger, LedgerLog, ledger_topic
+from mm2.copy.ledger import Ledger, LedgerLog
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
@@ -127,7 +127,7 @@ class ConfiguredFlow:
         """The flow's ledger as it is now. Raises CommandError or KafkaFailure."""
         clients = MirrorClients(self.props)
         settings = clients.settings(Side.TARGET, ClientKind.CONSUMER, "ledger-consumer")
-        topic = ledger_topic(self.pair.source)
+        topic = clients.ledger_topic
         with self.cluster(Side.TARGET) as admin:
             # A reader would wait for a missing topic, since it might be new.
             found = admin.describe_topics([topic])[topic]

@@ -15,6 +15,7 @@ import argcomplete
 
 from mm2 import __version__
 from mm2.cli import (
+    accept_source,
     client,
     completion,
     config,
@@ -60,6 +61,7 @@ def parser() -> Any:
     made.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     verbs = made.add_subparsers(metavar="VERB", required=True)
     for verb in (
+        accept_source,
         client,
         completion,
         config,

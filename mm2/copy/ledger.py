@@ -1,6 +1,7 @@
 """The ledger, ``mm2-ledger.S.internal`` on the target: state that MirrorMaker's own records cannot express.
 
 A compacted topic with one partition and JSON records. Java neither reads nor replicates it. Without it, delivery is at-least-once.
+Each source connector has a ledger of its own, see `ledger_topic`.
 
 ==== key ================================================== value ======================================================
   {"partition":0,"topic":"orders"}                          the partition's entry, see `mm2.copy.session.LedgerEntry.to_json`
@@ -18,7 +19,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import json
+import re
 import threading
 import zlib
 from collections.abc import Mapping, Sequence
@@ -53,9 +56,27 @@ _RATE_HOLDS_MS: Final = 30_000
 _CHUNK_BYTES: Final = 16 << 20  # a full chunk has some kilobytes; another client may write anything into the topic
 
 
-def ledger_topic(source_alias: str) -> str:
-    """Name of the ledger for records of a source cluster."""
+_FLOW_CONNECTOR: Final = "MirrorSourceConnector"
+#: Every name that `ledger_topic` returns.
+LEDGER_NAMES: Final = re.compile(r"mm2-ledger(-[0-9a-f]{16})?\..+\.internal")
+
+
+def ledger_topic(source_alias: str, group: str = "", connector: str = _FLOW_CONNECTOR) -> str:
+    """Name of the ledger of a source connector in a Connect group, by default those of a flow of a MirrorMaker file.
+
+    The alias does not identify a copy: a Connect cluster may have several connectors with one alias, and other Connect clusters may
+    write to the same target. What one of them has copied says nothing about the others.
+    """
+    default = f"{source_alias}-mm2"
+    if (group or default, connector) != (default, _FLOW_CONNECTOR):
+        digest = hashlib.sha256(json.dumps([group, connector]).encode()).hexdigest()
+        return f"mm2-ledger-{digest[:16]}.{source_alias}.internal"
     return f"mm2-ledger.{source_alias}.internal"
+
+
+def is_ledger_of(topic: str, source_alias: str) -> bool:
+    """Whether this is the name of a ledger of any connector with this source alias."""
+    return LEDGER_NAMES.fullmatch(topic) is not None and topic.partition(".")[2] == f"{source_alias}.internal"
 
 
 class Key(NamedTuple):
@@ -502,12 +523,22 @@ class Ledger:
         unwritten = UnwrittenChunks(tuple(changed[number] for number in sorted(changed)), forgotten)
         return dataclasses.replace(start, unwritten=unwritten)
 
-    def seen(self, source: TopicPartition) -> int | None:
-        """The offset of the offsets topic's partition from which it has to be read to find the writer of a position
+    def unwritten(self, source: TopicPartition, start: Start) -> UnwrittenChunks:
+        """All chunks of a partition that starts in this way, to be written to another ledger."""
+        if start.chunk is None:
+            return start.unwritten
+        kept = {chunk.number: chunk for chunk in self.chunks(source) if chunk.number < start.chunk.number}
+        kept |= {chunk.number: chunk for chunk in start.unwritten.changed} | {start.chunk.number: start.chunk}
+        return UnwrittenChunks(tuple(kept[number] for number in sorted(kept)))
+
+    def seen(self, source: TopicPartition, place: str) -> int | None:
+        """The offset of this partition of the offsets topic (`Seen`) from which it has to be read to find the writer of a position
         (`mm2.copy.session.written_start`); None where the position alone decides.
         """
         entry = self.entry(source)
-        return entry.seen if entry is not None and entry.session is not None and entry.seen >= 0 else None
+        return (
+            entry.seen.at(place) if entry is not None and entry.session is not None and entry.seen.offset >= 0 else None
+        )
 
     def rates(self) -> dict[TopicPartition, float]:
         """Bytes per second of each partition, as last measured.

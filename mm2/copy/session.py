@@ -62,6 +62,21 @@ class Lease(NamedTuple):
         return Lease(self.epoch, self.commit + 1)
 
 
+class Seen(NamedTuple):
+    """An offset of a partition of an offsets topic, of which all records before it are known (-1: none is).
+
+    ``place`` identifies the partition, see `mm2.copy.written_positions.offsets_ends` ("": unknown, in records of older versions).
+    Offsets of different places cannot be compared: the topic may have been recreated, or Connect may use another one.
+    """
+
+    offset: int = -1
+    place: str = ""
+
+    def at(self, place: str) -> int:
+        """The offset in this place; 0 in any other: none of its records is known."""
+        return self.offset if not (place and self.place) or self.place == place else min(self.offset, 0)
+
+
 class Mark(NamedTuple):
     """A position on both sides: next source offset, next target offset (-1: unknown), records copied so far."""
 
@@ -84,6 +99,29 @@ class Lost(NamedTuple):
     after: int
     reason: str
     at_ms: int
+
+
+class CopyId(NamedTuple):
+    """The connector that a durable record belongs to, by name and Connect group, and the id of its source cluster; "": not known.
+
+    Aliases do not identify a copy: two connectors, and two source clusters, may have the same one.
+    """
+
+    group: str = ""
+    connector: str = ""
+    cluster: str = ""
+
+    def is_other(self, other: CopyId) -> bool:
+        """Whether both are known and are different connectors. The same connector may read from another cluster since."""
+        return bool(self.connector and other.connector) and self[:2] != other[:2]
+
+    @classmethod
+    def from_json(cls, row: list[Any] | None) -> Self:
+        """The inverse of ``list``; unknown in records of older versions. TypeError or ValueError for anything else."""
+        if row is None:
+            return cls()
+        group, connector, cluster = row
+        return cls(str(group), str(connector), str(cluster))
 
 
 class FormerTopic(NamedTuple):
@@ -180,34 +218,47 @@ class Session:
 class PositionHeader(NamedTuple):
     """The writer of a position in Connect's offsets topic, and its session.
 
-    ``seen`` is an offset of that partition of the offsets topic: the writer knew all records before it (-1: unknown).
+    ``seen`` is what the writer knew of the partition that contains the position.
     ``epochs`` are `LedgerEntry.source_epoch`, `LedgerEntry.known_epoch` and `LedgerEntry.target_epoch` at the mark;
-    None in headers of older versions. ``remote_topic`` is the session's where there has been another one, otherwise "".
+    None in headers of older versions. ``remote_topic`` is that of the session; in headers of older versions "" if there has
+    been no other one. ``copy_id`` wrote it.
     """
 
     lease: Lease
     session: Session | None
     mark: Mark
-    seen: int = -1
+    seen: Seen = Seen()
     epochs: tuple[int, int, int] | None = None
     remote_topic: str = ""
+    copy_id: CopyId = CopyId()
 
     @classmethod
     def of(cls, entry: LedgerEntry) -> Self:
         """The header of a position that is written after this entry."""
         epochs = (entry.source_epoch, entry.known_epoch, entry.target_epoch)
-        remote_topic = "" if entry.former is None else entry.remote_topic
-        return cls(entry.lease, entry.session, entry.mark, entry.seen, epochs, remote_topic)
+        return cls(
+            entry.lease,
+            entry.session,
+            entry.mark,
+            entry.seen,
+            epochs,
+            entry.remote_topic,
+            entry.copy_id,
+        )
 
     def to_bytes(self) -> bytes:
         """The value of the record header."""
-        data: dict[str, Any] = {"lease": list(self.lease), "mark": list(self.mark), "seen": self.seen}
+        data: dict[str, Any] = {"lease": list(self.lease), "mark": list(self.mark), "seen": self.seen.offset}
         if self.epochs is not None:
             data["epochs"] = list(self.epochs)
         if self.session is not None:
             data["session"] = self.session.at(self.mark).to_json()
         if self.remote_topic:
             data["topic"] = self.remote_topic
+        if self.copy_id.connector:
+            data["copy"] = list(self.copy_id)
+        if self.seen.place:
+            data["seen_in"] = self.seen.place
         return json.dumps(data, separators=(",", ":")).encode()
 
     @classmethod
@@ -220,9 +271,10 @@ class PositionHeader(NamedTuple):
             Lease(*data["lease"]),
             None if session is None else Session.from_json(session),
             Mark(*data["mark"]),
-            int(data["seen"]),
+            _seen_of(data),
             None if epochs is None else (source, known, target),
             str(data.get("topic", "")),
+            CopyId.from_json(data.get("copy")),
         )
 
 
@@ -313,7 +365,7 @@ class LedgerEntry:
     before this one, if the replication policy or a router has changed (None: none has). ``is_preserved``: the copied records
     have the source's offsets. ``fills_by_transactions``: transactions that fill gaps may be open on the target.
     ``shared_until`` is a source offset: requests of an earlier holder with records from before it
-    may be unanswered (rule S9; -1: there are none after the mark).
+    may be unanswered (rule S9; -1: there are none after the mark). ``copy_id`` is the connector that the entry belongs to.
     """
 
     topic: str
@@ -338,13 +390,14 @@ class LedgerEntry:
     target_epoch: int = -1
     lease: Lease = Lease()  # noqa: RUF009  (immutable)
     known_epoch: int = -1
-    seen: int = -1
+    seen: Seen = Seen()  # noqa: RUF009  (immutable)
     retired: tuple[str, ...] = ()
     source_epochs: tuple[EpochStart, ...] = ()
     former: FormerTopic | None = None
     is_preserved: bool = False
     fills_by_transactions: bool = False
     shared_until: int = -1
+    copy_id: CopyId = CopyId()  # noqa: RUF009  (immutable)
 
     @property
     def lost_ranges(self) -> int:
@@ -409,7 +462,7 @@ class LedgerEntry:
         data: dict[str, Any] = {
             "version": 1,
             "lease": list(self.lease),  # at this place, because `lease_of` parses it there
-            "seen": self.seen,
+            "seen": self.seen.offset,
             "previous": self.previous,
             "mark": list(self.mark),
             "source": {"id": self.source_id, "epoch": self.source_epoch},
@@ -442,6 +495,10 @@ class LedgerEntry:
             data["gap_transactions"] = True
         if self.shared_until >= 0:
             data["shared"] = self.shared_until
+        if self.copy_id.connector:
+            data["copy"] = list(self.copy_id)
+        if self.seen.place:
+            data["seen_in"] = self.seen.place
         if self.before is not None:
             mark, gaps, chunk, extent, lost, state = self.before
             data["before"] = [list(mark), gaps, chunk, list(extent), lost]
@@ -478,14 +535,19 @@ class LedgerEntry:
             int(data["target"].get("epoch", -1)),
             Lease(*data.get("lease", ())),
             int(data["source"].get("known", data["source"]["epoch"])),
-            int(data.get("seen", -1)),
+            _seen_of(data),
             tuple(map(str, data.get("retired", ()))),
             tuple(EpochStart(int(epoch), int(start)) for epoch, start in data["source"].get("epochs", ())),
             None if former is None else _former_topic_of(former),
             bool(data.get("preserved", False)),
             bool(data.get("gap_transactions", False)),
             int(data.get("shared", -1)),
+            CopyId.from_json(data.get("copy")),
         )
+
+
+def _seen_of(data: dict[str, Any]) -> Seen:
+    return Seen(int(data.get("seen", -1)), str(data.get("seen_in", "")))
 
 
 _LEASE: Final = re.compile(rb'\{(?:"version":1,)?"lease":\[(\d+),(\d+)\]')
@@ -528,7 +590,7 @@ class Start:
     chunk: SegmentChunk | None = None
     clean: bool = False
     moved: bool = False
-    seen: int = -1
+    seen: Seen = Seen()  # noqa: RUF009  (immutable)
     unwritten: UnwrittenChunks = UnwrittenChunks()  # noqa: RUF009  (immutable)
 
     def to_json(self) -> list[Any]:
@@ -537,7 +599,7 @@ class Start:
         chunk = None if self.chunk is None else [self.chunk.number, self.chunk.to_json()]
         changed = [[one.number, one.to_json()] for one in self.unwritten.changed]
         unwritten = [changed, list(self.unwritten.forgotten)]
-        return [self.position, self.committed, entry, chunk, self.clean, self.moved, self.seen, unwritten]
+        return [self.position, self.committed, entry, chunk, self.clean, self.moved, list(self.seen), unwritten]
 
     @classmethod
     def from_json(cls, row: list[Any]) -> Self:
@@ -550,7 +612,7 @@ class Start:
             None if chunk is None else SegmentChunk.from_json(*chunk),
             clean,
             moved,
-            seen,
+            Seen(*seen),
             UnwrittenChunks(tuple(SegmentChunk.from_json(*one) for one in changed), tuple(forgotten)),
         )
 
@@ -581,15 +643,19 @@ def start_of(
 class WrittenPosition(NamedTuple):
     """The positions of one partition in an offsets topic, by writer (`mm2.copy.written_positions`).
 
-    ``own`` is the newest header of a copy session, by lease. ``foreign`` is the last position without a header, as
+    ``own`` is the newest header of a copy session of this connector, by lease. ``foreign`` is the last position without a header, as
     the next source offset (None: removed), at offset ``foreign_at`` of the topic (-1: none). ``positions`` are all
-    that were read. Records before the ``seen`` of the ledger's entry are left out: they decide nothing.
+    that were read, in the partition ``place`` (`Seen`). ``other_topic`` is the remote topic of the last one if a connector of another
+    Connect group with the same name has written it, which uses the same offsets topic ("": none has). Records before the ``seen`` of the ledger's entry are left out: they decide
+    nothing.
     """
 
     own: PositionHeader | None = None
     foreign: int | None = None
     foreign_at: int = -1
     positions: frozenset[int | None] = frozenset()
+    place: str = ""
+    other_topic: str = ""
 
     def explains(self, committed: int | None, entry: LedgerEntry) -> bool:
         """Whether a position from another read is among these, or is that of an older ``entry``. Otherwise a deposed
@@ -608,7 +674,7 @@ def written_start(
     predecessor may be appended late, and the ledger may have lost its newest entry.
     """
     header = written.own
-    seen = max(entry.seen, -1 if header is None else header.seen)
+    seen = max(entry.seen.at(written.place), -1 if header is None else header.seen.at(written.place))
     if written.foreign_at >= max(seen, 0):
         # A late position may lie behind the user's. The next entry names it, or its reader would not expect it (`explains`).
         return Start(written.foreign, committed, entry.replace(session=None), chunk, moved=True)

@@ -98,7 +98,7 @@ class CopySpec:
 
     ``offsets_topic`` is Connect's offsets topic, on the target unless ``offsets`` names another cluster. Positions
     are written there as MirrorSourceConnector does (``MirrorUtils.wrapPartition``), under ``connector`` and
-    ``source_alias``. ``source``, ``target`` and ``offsets`` contain secrets.
+    ``source_alias``. ``group`` is the Connect group. ``source``, ``target`` and ``offsets`` contain secrets.
     """
 
     flow: str
@@ -110,6 +110,7 @@ class CopySpec:
     target: ClientSettings
     partitions: tuple[PartitionSpec, ...]
     offsets_topic: str
+    group: str = ""
     offsets: ClientSettings | None = None
     syncs: SyncsSpec | None = None
     auto_offset_reset: str = "earliest"

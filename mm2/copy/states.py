@@ -31,6 +31,7 @@ class PartitionState(StrEnum):
     LOST_RANGE = "LOST_RANGE"  # records are missing on the source or on the target, and which they are, or what to do, is not known
     DELETED = "DELETED"
     RECREATED = "RECREATED"
+    SOURCE_REPLACED = "SOURCE_REPLACED"  # the source is another cluster than the one that was copied
     INCONSISTENT = "INCONSISTENT"  # the target log contradicts the number of records copied to it
     DIVERGED = "DIVERGED"  # offsets are preserved, and the target has other records at the source's offsets
     TARGET_FULL = "TARGET_FULL"
@@ -51,6 +52,7 @@ LASTING: Final = frozenset(
         PartitionState.OVER_LIMIT,
         PartitionState.LOST_RANGE,
         PartitionState.RECREATED,
+        PartitionState.SOURCE_REPLACED,
         PartitionState.INCONSISTENT,
         PartitionState.DIVERGED,
         PartitionState.REFUSED,
@@ -59,7 +61,7 @@ LASTING: Final = frozenset(
 )
 
 #: In these states the position may be one in a log that does not exist any more.
-OTHER_LOG: Final = frozenset({PartitionState.RECREATED, PartitionState.LOST_RANGE})
+OTHER_LOG: Final = frozenset({PartitionState.RECREATED, PartitionState.LOST_RANGE, PartitionState.SOURCE_REPLACED})
 
 #: States that end only when the position is reset, by Connect's offsets endpoint or by a record in the offsets topic.
 LASTS_UNTIL_RESET: Final = frozenset({PartitionState.INCONSISTENT, PartitionState.DIVERGED})

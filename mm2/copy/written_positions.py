@@ -10,20 +10,22 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import structlog
 
-from mm2.copy.session import POSITION_HEADER, PositionHeader, WrittenPosition
+from mm2.copy.session import POSITION_HEADER, CopyId, PositionHeader, Seen, WrittenPosition
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.partitioner import partition_for
 from mm2.kafka.reader import read_partition
 from mm2.kafka.records.record import Record
-from mm2.kafka.structs import EARLIEST, LATEST, TopicPartition
+from mm2.kafka.structs import EARLIEST, LATEST, TopicInfo, TopicPartition
 
 log = structlog.get_logger(__name__)
+
+_ANY_COPY: Final = CopyId()
 
 
 class PositionRecord(NamedTuple):
@@ -34,22 +36,34 @@ class PositionRecord(NamedTuple):
     header: PositionHeader | None = None
 
 
-def summarize_writers(records: Collection[PositionRecord]) -> WrittenPosition:
-    """Summarize the records of one key."""
+def summarize_writers(
+    records: Collection[PositionRecord], copy_id: CopyId = _ANY_COPY, place: str = ""
+) -> WrittenPosition:
+    """Summarize the records of one key, for the connector ``copy_id``.
+
+    Connectors of two Connect groups that use one offsets topic may have the same name, and then the same keys. What the other one
+    has copied is not the position of this one.
+    """
     own: PositionHeader | None = None
     foreign: PositionRecord | None = None
+    other_topic = ""
     for record in records:
+        other_topic = ""
         if record.header is None:
             foreign = record
+        elif record.header.copy_id.is_other(copy_id):
+            other_topic = record.header.remote_topic
         elif own is None or record.header.lease >= own.lease:
             own = record.header
     positions = frozenset(_position(record.value) for record in records)
     if foreign is None:
-        return WrittenPosition(own, positions=positions)
-    return WrittenPosition(own, _position(foreign.value), foreign.offset, positions)
+        return WrittenPosition(own, positions=positions, place=place, other_topic=other_topic)
+    return WrittenPosition(own, _position(foreign.value), foreign.offset, positions, place, other_topic)
 
 
-def read_written_positions(cluster: Cluster, topic: str, seen: Mapping[bytes, int]) -> dict[bytes, WrittenPosition]:
+def read_written_positions(
+    cluster: Cluster, topic: str, seen: Mapping[bytes, int], copy_id: CopyId
+) -> dict[bytes, WrittenPosition]:
     """Who wrote the positions of these keys of an offsets topic, from these offsets on. Raises KafkaFailure.
 
     Records of open and aborted transactions are ignored.
@@ -73,10 +87,13 @@ def read_written_positions(cluster: Cluster, topic: str, seen: Mapping[bytes, in
         for record in records:
             if record.key in keys and record.offset >= seen[record.key]:
                 found[record.key].append(PositionRecord(record.offset, record.value, _header(record)))
-    return {key: summarize_writers(rows) for key, rows in found.items()}
+    count = len(info.partitions)
+    return {
+        key: summarize_writers(rows, copy_id, _place(info, partition_for(key, count))) for key, rows in found.items()
+    }
 
 
-def offsets_ends(cluster: Cluster, topic: str, keys: Collection[bytes]) -> dict[bytes, int]:
+def offsets_ends(cluster: Cluster, topic: str, keys: Collection[bytes]) -> dict[bytes, Seen]:
     """End offsets of the partitions of an offsets topic that contain these keys, without partitions for which
     authorization is missing. Raises KafkaFailure.
 
@@ -86,19 +103,25 @@ def offsets_ends(cluster: Cluster, topic: str, keys: Collection[bytes]) -> dict[
     metadata = cluster.metadata([topic])
     if topic in metadata.errors:
         raise metadata.errors[topic]
-    count = len(metadata.topics[topic].partitions)
+    info = metadata.topics[topic]
+    count = len(info.partitions)
     partitions = {key: TopicPartition(topic, partition_for(key, count)) for key in keys}
     answers = Admin(cluster).list_offsets(dict.fromkeys(partitions.values(), LATEST))
     found = {}
     for key, partition in partitions.items():
         answer = answers[partition]
         if not isinstance(answer, KafkaFailure):
-            found[key] = answer.offset
+            found[key] = Seen(answer.offset, _place(info, partition.partition))
         elif answer.is_final:
             log.info("end offset of the offsets topic unknown", partition=str(partition), error=str(answer))
         else:
             raise answer
     return found
+
+
+def _place(info: TopicInfo, partition: int) -> str:
+    """See `Seen`. Brokers before 2.8 have no topic ids."""
+    return f"{info.topic_id or info.name}/{partition}"
 
 
 def _offsets(admin: Admin, partitions: Collection[TopicPartition], when: int) -> dict[TopicPartition, int]:

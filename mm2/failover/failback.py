@@ -26,7 +26,7 @@ from mm2.connect.stores import internal_json
 from mm2.connect.stores.config_state import RESTART_PREFIX, RestartRequest
 from mm2.connect.stores.offset_survey import KeptOffset, kept_offsets
 from mm2.copy.executor.positions import offset_key, offset_value
-from mm2.copy.ledger import ledger_topic, note_record
+from mm2.copy.ledger import note_record
 from mm2.failover.copy_control import on_interrupt, resume_copying
 from mm2.failover.divergence import Divergence, gone_topics
 from mm2.failover.evidence import (
@@ -320,7 +320,7 @@ class _FlowReversal:
 
     def _write_reverse_ledger(self, records: Sequence[Record]) -> None:
         with self._source(ClientKind.PRODUCER) as cluster:
-            Producer(cluster).send(ledger_topic(self._reverse.pair.source), list(records), 0, timeout_s=WRITE_S)
+            Producer(cluster).send(self._sides.clients.opposite_ledger_topic, list(records), 0, timeout_s=WRITE_S)
 
     def _trigger_copying(self, done: list[str], problems: list[str]) -> None:
         """Make the opposite flow's source connector refresh its topics now, by Connect's restart record (KIP-745)."""

@@ -13,7 +13,7 @@ from mm2.config.mirror_keys import CHECKPOINT_CONNECTOR, SOURCE_CONNECTOR
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.config.providers import ConfigTransformer
 from mm2.connect.stores.config_state import ClusterConfigState, ConfigFold, TargetState
-from mm2.copy.ledger import Ledger, LedgerLog, ledger_topic
+from mm2.copy.ledger import Ledger, LedgerLog
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
@@ -126,7 +126,7 @@ class Sides:
             ledger = sides._follow(Side.TARGET)
             if ledger is None:
                 raise Refused(
-                    f"Cluster {config.pair.target} has no ledger {ledger_topic(config.pair.source)}: nothing has been copied "
+                    f"Cluster {config.pair.target} has no ledger {sides.clients.ledger_topic}: nothing has been copied "
                     "there by this version yet, or the topic was deleted."
                 )
             sides._ledger_log = ledger
@@ -141,9 +141,8 @@ class Sides:
 
     def _follow(self, side: Side) -> LedgerLog | None:
         """The ledger on one side, read to its end; None if there is none."""
-        other = self.pair.source if side is Side.TARGET else self.pair.target
         admin = self.target if side is Side.TARGET else self.source
-        topic = ledger_topic(other)
+        topic = self.clients.ledger_topic if side is Side.TARGET else self.clients.opposite_ledger_topic
         if admin is None:
             return None
         found = admin.describe_topics([topic])[topic]
@@ -182,7 +181,7 @@ class Sides:
     def write_ledger(self, records: Sequence[Record]) -> None:
         """Append to the flow's ledger and read it back. Raises KafkaFailure."""
         with self.client(Side.TARGET, ClientKind.PRODUCER) as cluster:
-            Producer(cluster).send(ledger_topic(self.pair.source), list(records), 0, timeout_s=WRITE_S)
+            Producer(cluster).send(self.clients.ledger_topic, list(records), 0, timeout_s=WRITE_S)
         self.refresh()
 
     @contextmanager

@@ -18,13 +18,14 @@ import structlog
 
 from mm2.config.mirror_keys import MIRROR_CHECKPOINT_CONFIG
 from mm2.connect.api import RetriableError, Task
-from mm2.copy.ledger import group_record, ledger_topic
+from mm2.copy.ledger import group_record
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.log import KafkaBasedLog, LogRecord
 from mm2.kafka.producer import Producer
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import GroupListing
 from mm2.mirror import plugins
+from mm2.mirror.checkpoint_inputs import ledgers_of
 from mm2.mirror.checkpoint_task import (
     ASSIGNED_GROUPS_KEY,
     MirrorCheckpointTask,
@@ -207,9 +208,9 @@ class MirrorCheckpointConnector(MirrorConnector):
                 now_ms = int(time.time() * 1000)
                 self._write(self._topic, [Record(Checkpoint.key_of(*key), None, (), now_ms) for key in keys])
                 log.info("Checkpoints of deleted groups are deleted.", groups=sorted(dead)[:20], checkpoints=len(keys))
-        ledger = ledger_topic(self._clients.source_alias)
-        if dead and ledger in self._target_admin.cluster.metadata([ledger]).topics:
-            self._write(ledger, [group_record(group, {}) for group in sorted(dead)])
+        if dead:
+            for ledger in ledgers_of(self._clients, Side.TARGET, self._target_admin):
+                self._write(ledger, [group_record(group, {}) for group in sorted(dead)])
         self._has_buried = True
 
     def _left_behind(self, existing: Collection[str]) -> set[tuple[str, str, int]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import structlog
 
-from mm2.copy.ledger import LedgerLog, ledger_topic
+from mm2.copy.ledger import Ledger, LedgerLog, is_ledger_of
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
@@ -18,6 +19,7 @@ from mm2.mirror.checkpoint_store import CheckpointStore
 from mm2.mirror.clients import ClientKind, MirrorClients, Side
 from mm2.mirror.formats import Checkpoint, FormatError, OffsetSync
 from mm2.mirror.group_reasons import GroupReasons
+from mm2.mirror.joint_ledger import JointLedger
 from mm2.mirror.offset_sync_store import OffsetSyncStore
 from mm2.mirror.policy import ReplicationPolicy
 from mm2.mirror.recurring_errors import RecurringErrors
@@ -31,6 +33,16 @@ log = structlog.get_logger(__name__)
 #: Without a record. The newest segment of a topic, of up to 1 GB, is not compacted and may take minutes to read.
 _READ_TIMEOUT_S: Final = 30.0
 _METADATA_TIMEOUT_S: Final = 5.0
+_LEDGERS_AGAIN_S: Final = 60.0
+
+
+def ledgers_of(clients: MirrorClients, side: Side, admin: Admin) -> list[str]:
+    """The existing ledgers of this flow on the target, or of the opposite flow on the source. Raises KafkaFailure."""
+    if clients.are_of_file:
+        wanted = clients.ledger_topic if side is Side.TARGET else clients.opposite_ledger_topic
+        return [wanted] if wanted in admin.cluster.metadata([wanted], timeout_s=_METADATA_TIMEOUT_S).topics else []
+    alias = clients.source_alias if side is Side.TARGET else clients.target_alias
+    return sorted(name for name in admin.list_topics() if is_ledger_of(name, alias))
 
 
 class CheckpointInputs:
@@ -52,6 +64,8 @@ class CheckpointInputs:
     ) -> None:
         self.translator = Translator(policy, clients.source_alias, clients.target_alias, route)
         self._clients = clients
+        self._policy = policy
+        self._followed: dict[Side, dict[str, LedgerLog]] = {side: {} for side in Side}
         self._checkpoints_topic = policy.checkpoints_topic(clients.source_alias)
         self._admins = admins
         self._checkpoints = checkpoints
@@ -71,6 +85,10 @@ class CheckpointInputs:
             ("Reading the ledger of the opposite flow", self._follow_opposite_ledger),
             ("Reading offset syncs", self._follow_syncs),
         )
+
+    def recurring_jobs(self) -> Sequence[tuple[float, str, Job]]:
+        """Jobs to be repeated after so many seconds each time."""
+        return () if self._clients.are_of_file else ((_LEDGERS_AGAIN_S, "Looking for ledgers", self._look_for_ledgers),)
 
     @property
     def are_ready(self) -> bool:
@@ -136,10 +154,10 @@ class CheckpointInputs:
     def _follow_ledger(self) -> bool:
         """Follow the ledger of this flow."""
         try:
-            found = self._ledger_of(Side.TARGET, self._clients.source_alias)
+            found = self._ledger_on(Side.TARGET)
             if found is not None:
-                self.translator.ledger = found.ledger
-                self._reasons.follow(found.ledger)
+                self.translator.ledger = found
+                self._reasons.follow(found, next(iter(self._followed[Side.TARGET])))
             return found is not None
         finally:
             self._searched_for_ledger.add(Side.TARGET)
@@ -147,20 +165,41 @@ class CheckpointInputs:
     def _follow_opposite_ledger(self) -> bool:
         """Follow the ledger of the flow in the opposite direction, if there is one."""
         try:
-            found = self._ledger_of(Side.SOURCE, self._clients.target_alias)
+            found = self._ledger_on(Side.SOURCE)
             if found is not None:
-                self.translator.home_ledger = found.ledger
+                self.translator.home_ledger = found
             return found is not None
         finally:
             self._searched_for_ledger.add(Side.SOURCE)
 
-    def _ledger_of(self, side: Side, alias: str) -> LedgerLog | None:
-        """Read and follow a ledger; None if there is none, which is not an error: Java has no ledger."""
-        topic, cluster = ledger_topic(alias), self._clients.alias(side)
+    def _look_for_ledgers(self) -> None:
+        """Follow the ledgers of connectors that were created since."""
+        if (found := self._ledger_on(Side.TARGET)) is not None:
+            self.translator.ledger = found
+        if (found := self._ledger_on(Side.SOURCE)) is not None:
+            self.translator.home_ledger = found
+
+    def _ledger_on(self, side: Side) -> Ledger | None:
+        """Follow the ledgers on this side; None if there is none, which is not an error: Java has no ledger."""
         if self._stopping.is_set():
             return None
-        if topic not in self._admins[side].cluster.metadata([topic], timeout_s=_METADATA_TIMEOUT_S).topics:
-            return None
+        followed = self._followed[side]
+        for topic in ledgers_of(self._clients, side, self._admins[side]):
+            if topic not in followed and (reader := self._follow(side, topic)) is not None:
+                followed[topic] = reader
+        if len(followed) > 1:
+            return JointLedger([reader.ledger for reader in followed.values()], self._remote_of(side))
+        return next((reader.ledger for reader in followed.values()), None)
+
+    def _remote_of(self, side: Side) -> Callable[[str], str]:
+        """The remote topic, on this side, of a topic of the other side."""
+        if side is Side.TARGET:
+            return self.translator.topic_on_target
+        return functools.partial(self._policy.format_remote_topic, self._clients.target_alias)
+
+    def _follow(self, side: Side, topic: str) -> LedgerLog | None:
+        """Read and follow a ledger; None if it cannot be read."""
+        cluster = self._clients.alias(side)
         settings = self._clients.settings(side, ClientKind.CONSUMER, "ledger-consumer")
         reader = LedgerLog(settings, topic, name=cluster)
         self._logs.append(reader)

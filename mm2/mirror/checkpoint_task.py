@@ -89,7 +89,7 @@ class MirrorCheckpointTask(SourceTask):
         Poll returns nothing until they have been read.
         """
         config = AbstractConfig(MIRROR_CHECKPOINT_CONFIG, props)
-        clients = MirrorClients(props, task=True)
+        clients = MirrorClients(props, task=True, group=self.context.worker.group_id)
         policy = plugins.replication_policy(props)
         self._topic_filter = plugins.topic_filter(props)
         self._checkpoints_topic = policy.checkpoints_topic(clients.source_alias)
@@ -108,6 +108,8 @@ class MirrorCheckpointTask(SourceTask):
         self._scheduler = Scheduler(f"checkpoints-{clients.flow}-{self.context.task_id}", context=context)
         for name, job in self._inputs.jobs():
             self._scheduler.once(name, job)
+        for every_s, name, job in self._inputs.recurring_jobs():
+            self._scheduler.every(every_s, name, job, delay_s=every_s)
         group_sync_s = config.int(SYNC_GROUPS_INTERVAL_KEY)
         if config.bool(SYNC_GROUPS_KEY) and group_sync_s > 0:
             self._scheduler.every(group_sync_s, "Syncing group offsets", self._sync_groups, delay_s=group_sync_s)

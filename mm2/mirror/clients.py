@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Final
 
 from mm2.config.client_keys import CLIENT_KEYS
+from mm2.copy.ledger import ledger_topic
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.settings import ClientSettings
@@ -20,6 +21,10 @@ from mm2.mirror.plugins import admin_class
 SOURCE_ALIAS_KEY: Final = "source.cluster.alias"
 TARGET_ALIAS_KEY: Final = "target.cluster.alias"
 TASK_INDEX_KEY: Final = "task.index"
+#: In the properties of a flow whose file has `B.group.id`.
+_FILE_GROUP_KEY: Final = "target.cluster.group.id"
+_OPPOSITE_GROUP_KEY: Final = "source.cluster.group.id"
+_FILE_NAMES: Final = frozenset({"MirrorSourceConnector", "MirrorCheckpointConnector"})
 
 
 class Side(Enum):
@@ -41,11 +46,13 @@ class ClientKind(Enum):
 class MirrorClients:
     """Clients of one connector, or of one of its tasks (`task` True), from its properties.
 
-    All methods raise ConfigException for a key with a bad value.
+    `group` is the Connect group of the worker; None outside of a worker, for a flow of a MirrorMaker file. All methods raise
+    ConfigException for a key with a bad value.
     """
 
     props: Mapping[str, str]
     task: bool = False
+    group: str | None = None
 
     @property
     def source_alias(self) -> str:
@@ -59,6 +66,24 @@ class MirrorClients:
     def flow(self) -> str:
         """`S->T`"""
         return f"{self.source_alias}->{self.target_alias}"
+
+    @property
+    def ledger_topic(self) -> str:
+        """The ledger of this source connector, or of that of the flow."""
+        if self.group is None:
+            return ledger_topic(self.source_alias, self.props.get(_FILE_GROUP_KEY, ""))
+        return ledger_topic(self.source_alias, self.group, self.props.get("name", ""))
+
+    @property
+    def opposite_ledger_topic(self) -> str:
+        """The ledger of the flow in the opposite direction of the same file."""
+        return ledger_topic(self.target_alias, self.props.get(_OPPOSITE_GROUP_KEY, ""))
+
+    @property
+    def are_of_file(self) -> bool:
+        """Whether the connector is one of a MirrorMaker file. Others do not know each other's names and groups."""
+        group = self.props.get(_FILE_GROUP_KEY) or f"{self.source_alias}-mm2"
+        return self.group is None or (self.group == group and self.props.get("name") in _FILE_NAMES)
 
     def alias(self, side: Side) -> str:
         return self.source_alias if side is Side.SOURCE else self.target_alias

@@ -9,7 +9,7 @@ import structlog
 
 from mm2 import __version__
 from mm2.config.configdef import AbstractConfig, ConfigDef, ConfigException
-from mm2.connect.api import SourceConnector
+from mm2.connect.api import ConnectorContext, SourceConnector
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.mirror.clients import MirrorClients, Side
@@ -69,7 +69,7 @@ class MirrorConnector(SourceConnector):
         """Set up everything and schedule all jobs without running them; None if there is nothing to do."""
         self._props = dict(props)
         self._settings = AbstractConfig(self.DEFINITION, props)
-        self._clients = MirrorClients(self._props)
+        self._clients = MirrorClients(self._props, group=self._group())
         if not self._active():
             return None
         context = {"flow": self._clients.flow, "connector": props.get("name")}
@@ -91,6 +91,11 @@ class MirrorConnector(SourceConnector):
         if not scheduler.stop(STOP_TIMEOUT_S):
             log.warning("A job did not end in time and is abandoned.", flow=self._clients.flow)
         self._close_filters()
+
+    def _group(self) -> str | None:
+        """The Connect group; None before the connector is started."""
+        context: ConnectorContext | None = getattr(self, "context", None)
+        return None if context is None else context.group_id
 
     @abstractmethod
     def _active(self) -> bool:

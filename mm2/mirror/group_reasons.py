@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 import structlog
 
-from mm2.copy.ledger import Ledger, group_record, ledger_topic
+from mm2.copy.ledger import Ledger, group_record
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.producer import Producer
@@ -43,13 +43,15 @@ class GroupReasons:
         #: Why translated offsets are not committed on the target.
         self.not_synced: ReasonsByGroup = {}
         self._lock = threading.Lock()
+        self._topic = ""
         self._written: ReasonsByGroup | None = None  # reasons in the ledger; None until it was read
         self._cluster: Cluster | None = None
         self._producer: Producer | None = None
 
-    def follow(self, ledger: Ledger) -> None:
-        """Start with the reasons that ``ledger`` contains; without a ledger, reasons are only kept in memory."""
+    def follow(self, ledger: Ledger, topic: str) -> None:
+        """Start with the reasons that ``ledger`` contains, and write to ``topic``; without a ledger, reasons are only kept in memory."""
         with self._lock:
+            self._topic = topic
             self._written = {
                 group: reasons for group, reasons in ledger.group_reasons().items() if group in self._groups
             }
@@ -76,7 +78,7 @@ class GroupReasons:
             log.info(
                 "Some offsets are not on the target." if count else "All offsets are on the target.", partitions=count
             )
-            topic = ledger_topic(self._clients.source_alias)
+            topic = self._topic
             records = [group_record(group, reasons.get(group, {})) for group in sorted(changed)]
             try:
                 self._opened().send(topic, records, 0, timeout_s=_WRITE_TIMEOUT_S)

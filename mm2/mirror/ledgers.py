@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mm2.copy.ledger import Ledger, LedgerLog, ledger_topic
+from mm2.copy.ledger import LEDGER_NAMES, Ledger, LedgerLog
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import BrokerFailure, KafkaFailure, value_of
@@ -30,7 +29,6 @@ Notes = Mapping[tuple[str, ...], Mapping[str, Any]]
 _NOTED: Final = (ACL_NOTE, DENIAL_NOTE, PROVENANCE_NOTE, PROMOTED_NOTE)
 _TIMEOUT_S: Final = 15.0
 _FRESH_S: Final = 3600.0
-_LEDGER: Final = re.compile(r"mm2-ledger\..+\.internal")
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ def write_to_ledger(clients: MirrorClients, records: Sequence[Record]) -> None:
     settings = clients.settings(Side.TARGET, ClientKind.PRODUCER, "ledger-producer")
     cluster = Cluster(settings, name=clients.target_alias)
     try:
-        Producer(cluster).send(ledger_topic(clients.source_alias), list(records), 0, timeout_s=_TIMEOUT_S)
+        Producer(cluster).send(clients.ledger_topic, list(records), 0, timeout_s=_TIMEOUT_S)
     finally:
         cluster.close()
 
@@ -77,7 +75,7 @@ class Ledgers:
         The ledger grows continuously, so only new records are read. These must include the tombstones written since the
         last read: they are kept for one day (`delete.retention.ms`), and a read older than one hour is not reused.
         """
-        topic = ledger_topic(self._clients.source_alias)
+        topic = self._clients.ledger_topic
         topic_id = self._topic_id(topic, self._target_admin)
         before, self._own = self._own, None
         if topic_id:
@@ -92,7 +90,7 @@ class Ledgers:
 
     def was_recreated(self) -> bool:
         """Whether another topic has the name of the flow's own ledger since the last read. Raises KafkaFailure."""
-        topic = ledger_topic(self._clients.source_alias)
+        topic = self._clients.ledger_topic
         answer = self._target_admin.describe_topics([topic])[topic]
         if not self._own_id or vanished(answer):
             return False
@@ -100,7 +98,7 @@ class Ledgers:
 
     def exists(self) -> bool:
         """Whether the flow's own ledger exists. Raises KafkaFailure if that is not known."""
-        topic = ledger_topic(self._clients.source_alias)
+        topic = self._clients.ledger_topic
         answer = self._target_admin.describe_topics([topic])[topic]
         if isinstance(answer, KafkaFailure) and not vanished(answer):
             raise answer
@@ -115,11 +113,11 @@ class Ledgers:
 
     def notes_of_others(self, kind: str) -> Iterator[Notes]:
         """The notes of all other flows into the target; see `notes_of_source`."""
-        return self._notes(kind, Side.TARGET, self._target_admin, (ledger_topic(self._clients.source_alias),))
+        return self._notes(kind, Side.TARGET, self._target_admin, (self._clients.ledger_topic,))
 
     def _notes(self, kind: str, side: Side, admin: Admin, but: Collection[str]) -> Iterator[Notes]:
         """Yield the notes of each ledger; a ledger is read again only if records were added to it."""
-        names = sorted(name for name in admin.list_topics() if _LEDGER.fullmatch(name) and name not in but)
+        names = sorted(name for name in admin.list_topics() if LEDGER_NAMES.fullmatch(name) and name not in but)
         described = admin.describe_topics(names)
         ends = admin.list_offsets({TopicPartition(name, 0): LATEST for name in names})
         for name in names:

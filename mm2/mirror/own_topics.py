@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from mm2.config.mirror_keys import MIRROR_SOURCE_CONFIG
-from mm2.copy.ledger import LEDGER_CONFIGS, ledger_topic
+from mm2.copy.ledger import LEDGER_CONFIGS, LEDGER_NAMES
 from mm2.kafka.structs import NewTopic
-from mm2.mirror.clients import SOURCE_ALIAS_KEY, Side
+from mm2.mirror.clients import SOURCE_ALIAS_KEY, MirrorClients, Side
 from mm2.mirror.internal_topics import KeptTopic
 
 LEDGER_FACTOR_KEY: Final = "ledger.topic.replication.factor"
@@ -27,7 +27,7 @@ _DEAD_LETTER_CONFIGS: Final = {
     # this.
     "max.message.bytes": str(100 << 20),
 }
-_OWN: Final = re.compile(r"mm2-(ledger|dead-letters)\..+\.internal")
+_DEAD_LETTERS: Final = re.compile(r"mm2-dead-letters\..+\.internal")
 
 
 def dead_letter_topic(props: Mapping[str, str]) -> str:
@@ -41,17 +41,17 @@ def is_own_topic(topic: str) -> bool:
     Like the names of Connect's topics, these keep their dots whatever the separator is. A policy with another separator
     does not recognize them as internal.
     """
-    return _OWN.fullmatch(topic) is not None
+    return bool(LEDGER_NAMES.fullmatch(topic) or _DEAD_LETTERS.fullmatch(topic))
 
 
-def kept_ledger(props: Mapping[str, str]) -> KeptTopic:
-    """The ledger topic of the flow, to be created. Raises ConfigException.
+def kept_ledger(clients: MirrorClients) -> KeptTopic:
+    """The ledger topic of a source connector, to be created. Raises ConfigException.
 
     A properties file written for Java does not set the replication factors of the ledger and the dead-letter topic, and
     its cluster may have a single broker: then the broker's default is used.
     """
-    new = NewTopic(ledger_topic(props[SOURCE_ALIAS_KEY]), 1, configs=LEDGER_CONFIGS)
-    return KeptTopic.of(Side.TARGET, new, props, MIRROR_SOURCE_CONFIG, LEDGER_FACTOR_KEY)
+    new = NewTopic(clients.ledger_topic, 1, configs=LEDGER_CONFIGS)
+    return KeptTopic.of(Side.TARGET, new, clients.props, MIRROR_SOURCE_CONFIG, LEDGER_FACTOR_KEY)
 
 
 def kept_dead_letters(props: Mapping[str, str]) -> KeptTopic:

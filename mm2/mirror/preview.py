@@ -225,7 +225,7 @@ class _Previewer:
         stores = [InternalTopic.from_config(self._worker, prefix) for prefix in _STORES]
         kept = [kept_heartbeats(self._heartbeats)]
         if self._plan.replicates:
-            kept.append(kept_ledger(self._props))
+            kept.append(kept_ledger(self._clients))
             if self._settings.bool(EMIT_SYNCS_KEY):
                 kept.append(kept_syncs(self._props))
             if self._settings.str(TOLERANCE_KEY) == "all":

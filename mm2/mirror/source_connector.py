@@ -17,7 +17,6 @@ import structlog
 from mm2.config.configdef import ConfigException
 from mm2.config.mirror_keys import MIRROR_SOURCE_CONFIG, topic_throttles
 from mm2.connect.api import ConnectError, RetriableError, Task
-from mm2.copy.ledger import ledger_topic
 from mm2.copy.states import PartitionState
 from mm2.kafka.errors import BrokerFailure, UnsupportedVersion
 from mm2.kafka.producer import Producer
@@ -151,7 +150,7 @@ class MirrorSourceConnector(MirrorConnector):
         self._ledgers = ledgers = Ledgers(self._clients, self._target_admin)
         ledger = self._clients.cluster(Side.TARGET, ClientKind.PRODUCER, "ledger-producer")
         self._clusters.append(ledger)
-        producer, topic = Producer(ledger), ledger_topic(self._clients.source_alias)
+        producer, topic = Producer(ledger), self._clients.ledger_topic
         self._answers = AnswerNotes(self._admin(Side.SOURCE, "replication-answers-admin"), producer, topic)
         self._preparation_note = PreparationNote(producer, topic, lambda: ledgers.losses)
         self._limit_note = LimitNote(self._ledgers, self._recurring)
@@ -242,7 +241,7 @@ class MirrorSourceConnector(MirrorConnector):
         return create_compacted_topic(self._syncs_admin, topic, self._clients.alias(topic.side), self._recurring)
 
     def _create_ledger(self) -> bool:
-        topic = kept_ledger(self._props)
+        topic = kept_ledger(self._clients)
         return create_compacted_topic(self._target_admin, topic, self._clients.target_alias, self._recurring)
 
     def _create_dead_letters(self) -> bool:

@@ -24,7 +24,7 @@ from mm2.connect.stores.config_state import ConnectorTaskId
 from mm2.copy.driver.engine import CopyEngine, CopyFailed, CopyJob
 from mm2.copy.executor.positions import offset_key
 from mm2.copy.ledger import Ledger, LedgerLog, Pauses, ledger_topic
-from mm2.copy.session import Start, WrittenPosition
+from mm2.copy.session import CopyId, LedgerEntry, Seen, Start, WrittenPosition
 from mm2.copy.spec import CopySpec, PartitionSpec, SyncsSpec, TransactionsSpec
 from mm2.copy.states import PartitionState
 from mm2.copy.written_positions import offsets_ends, read_written_positions
@@ -44,6 +44,7 @@ from mm2.mirror.promotions import holds
 from mm2.mirror.record_changes import changes_spec
 from mm2.mirror.recurring_errors import RecurringErrors
 from mm2.mirror.routing import topic_route
+from mm2.mirror.source_cluster import AcceptedSource, accepted_source
 from mm2.mirror.start_from import START_FROM_KEY, parse_start_from
 from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY, syncs_side, syncs_topic
 
@@ -94,6 +95,7 @@ class MirrorSourceTask(SourceTask):
         self._own_engine: CopyEngine | None = None
         self._next_report = 0.0
         self._notes: set[str] = set()  # already logged
+        self._known_source: AcceptedSource | None = None
         self._errors: dict[str, float] = {}  # when each was last seen, in monotonic seconds
 
     def version(self) -> str:
@@ -109,9 +111,14 @@ class MirrorSourceTask(SourceTask):
         spec = copy_spec(props, self.context)
         self._source_alias = spec.source_alias
         self._start_from = parse_start_from(props.get(START_FROM_KEY, ""), source_alias=spec.source_alias)
-        self._new_ledger = functools.partial(_ledger_log, props)
+        clients = task_clients(props, self.context)
+        self._copy_id = CopyId(spec.group, spec.connector)
+        self._remote_topics = {part.source: part.remote_topic for part in spec.partitions}
+        self._new_ledger = functools.partial(_ledger_log, clients, clients.ledger_topic)
+        former = ledger_topic(clients.source_alias)
+        self._former_ledger = None if former == clients.ledger_topic else functools.partial(_existing, clients, former)
         self._create_topics = functools.partial(
-            _create_own_topics, props, RecurringErrors(), dead_letters=spec.dead_letter_topic is not None
+            _create_own_topics, clients, RecurringErrors(), dead_letters=spec.dead_letter_topic is not None
         )
         self._limits = (spec.throttle, spec.throttle_topics)
         self._engine, self._spec = engine, spec
@@ -128,7 +135,7 @@ class MirrorSourceTask(SourceTask):
             message = f"No partition can be copied any more: {failure}"
             raise ConnectError(message) from failure
         self._follow_limits(job)
-        job = self._follow_pauses(job)
+        job = self._follow_pauses(self._follow_source(job))
         status = job.status()
         self.context.report(status)
         self._log_errors(status["troubles"])
@@ -193,6 +200,18 @@ class MirrorSourceTask(SourceTask):
             return {}
         return {**self._ledger.ledger.pauses(), **self._held, **holds(self._ledger.ledger)}
 
+    def _follow_source(self, job: CopyJob) -> CopyJob:
+        """Restart copying if a user has accepted another cluster as the source since it began."""
+        if self._ledger is None or accepted_source(self._ledger.ledger) == self._known_source:
+            return job
+        if not job.stop(_STOP_TIMEOUT_S):
+            log.warning(_NOT_STOPPED)
+        self._known_throttles = {}
+        self._job = self._engine.open(self._spec, self._starts, self._pauses, self._known_ledger)
+        # Known once copying has begun; until then it is not restarted again.
+        self._known_source = accepted_source(self._ledger.ledger)
+        return self._job
+
     def _follow_pauses(self, job: CopyJob) -> CopyJob:
         """Apply changed pauses.
 
@@ -226,8 +245,8 @@ class MirrorSourceTask(SourceTask):
             ledger = self._read_ledger()
             self._settle_transactions(ledger, wanted)
             committed = self._committed(wanted)
-            starts = {tp: replace(ledger.start(tp, committed[tp]), seen=seen.get(tp, -1)) for tp in wanted}
-            starts = self._without_late_writes(ledger, starts)
+            starts = self._starts_by(ledger, committed, seen)
+            starts |= self._starts_by_former(starts, seen)
             # A predecessor that does not know that it was replaced may have committed between the two reads.
             if attempt == _READS - 1 or not any(start.moved for start in starts.values()):
                 break
@@ -242,6 +261,7 @@ class MirrorSourceTask(SourceTask):
                 )
             if start.position is None and tp in self._start_from.offsets:
                 starts[tp] = replace(start, position=self._start_from.offsets[tp])
+        starts = self._accepted(ledger, starts)
         forgotten = sum(start.entry is None and start.committed is not None for start in starts.values())
         if forgotten and not self.context.worker.exactly_once:
             log.warning(
@@ -253,19 +273,108 @@ class MirrorSourceTask(SourceTask):
         log.info("Copying starts.", partitions=len(wanted), committed=known)
         return starts
 
+    def _accepted(self, ledger: Ledger, starts: dict[TopicPartition, Start]) -> dict[TopicPartition, Start]:
+        """The starts, as a user has decided for a source that was replaced by another cluster."""
+        accepted = self._known_source = accepted_source(ledger)
+        if accepted is None:
+            return starts
+        found = {tp: accepted.start(start) for tp, start in starts.items()}
+        if changed := sum(found[tp] is not start for tp, start in starts.items()):
+            log.warning(
+                "The source is another cluster, which a user has accepted.",
+                partitions=changed,
+                from_start=accepted.from_start,
+            )
+        return found
+
+    def _starts_by(
+        self, ledger: Ledger, committed: Mapping[TopicPartition, int | None], seen: Mapping[TopicPartition, Seen]
+    ) -> dict[TopicPartition, Start]:
+        """The starts by these positions, and by the entries of a ledger that are this connector's. Raises KafkaFailure."""
+        others = {tp for tp in committed if self._is_of_other(ledger.entry(tp), tp)}
+        if others:
+            log.warning(
+                "The ledger has entries of another connector with the same source alias, which are not used.",
+                partitions=len(others),
+                example=str(min(others)),
+            )
+        starts = {
+            tp: replace(
+                Start(position, position) if tp in others else ledger.start(tp, position), seen=seen.get(tp, Seen())
+            )
+            for tp, position in committed.items()
+        }
+        starts |= self._without_late_writes(ledger, {tp: starts[tp] for tp in starts.keys() - others})
+        return starts | self._without_others(starts)
+
+    def _without_others(self, starts: Mapping[TopicPartition, Start]) -> dict[TopicPartition, Start]:
+        """Partitions without a state whose position was written by another connector for another remote topic: they have no position.
+
+        It has the same name in another Connect group, and uses the same offsets topic. Raises KafkaFailure.
+        """
+        unknown = {tp: 0 for tp, start in starts.items() if start.entry is None and start.committed is not None}
+        if self.context.worker.exactly_once or not unknown:
+            return {}
+        found = {}
+        for tp, written in self._written_positions(unknown).items():
+            if written.other_topic not in {"", self._remote_topics[tp]}:
+                found[tp] = replace(starts[tp], position=None)
+        if found:
+            log.warning(
+                "Positions of another connector with the same name are not used: it copies to other topics. Both use the same offsets "
+                "topic (offset.storage.topic) in different groups (group.id).",
+                partitions=len(found),
+                example=str(min(found)),
+            )
+        return found
+
+    def _is_of_other(self, entry: LedgerEntry | None, source: TopicPartition) -> bool:
+        """Whether another connector has written this entry. Older versions kept the entries of all with one alias in one ledger."""
+        if entry is None:
+            return False
+        if entry.copy_id.connector:
+            return entry.copy_id.is_other(self._copy_id)
+        return entry.remote_topic != self._remote_topics[source]
+
+    def _starts_by_former(
+        self, starts: Mapping[TopicPartition, Start], seen: Mapping[TopicPartition, Seen]
+    ) -> dict[TopicPartition, Start]:
+        """The starts of partitions that an older version has copied for this connector and this one has not.
+
+        Its ledger may have an entry of another connector instead: it is used only where it explains the position. Raises KafkaFailure.
+        """
+        committed = {tp: start.committed for tp, start in starts.items() if start.entry is None}
+        if self._former_ledger is None or all(position is None for position in committed.values()):
+            return {}
+        former = self._former_ledger()
+        if former is None:
+            return {}
+        known = {
+            tp: position
+            for tp, position in committed.items()
+            if position is not None and (entry := former.entry(tp)) is not None and not entry.copy_id.connector
+        }
+        found = self._starts_by(former, known, seen)
+        return {
+            tp: replace(start, unwritten=former.unwritten(tp, start))
+            for tp, start in found.items()
+            if start.entry is not None and not start.moved
+        }
+
     def _without_late_writes(self, ledger: Ledger, starts: dict[TopicPartition, Start]) -> dict[TopicPartition, Start]:
         """Replace positions that a predecessor wrote late; those of Java and users stay. Raises KafkaFailure.
 
         In exactly-once mode only if the predecessor used the default mode: otherwise the ledger entry has no session.
         """
-        seen = {tp: offset for tp in starts if (offset := ledger.seen(tp)) is not None}
+        seen = {tp: offset for tp in starts if (offset := ledger.seen(tp, starts[tp].seen.place)) is not None}
         found = dict(starts)
         for tp, written in self._written_positions(seen).items():
             entry = ledger.entry(tp)
             if entry is not None and not written.explains(starts[tp].committed, entry):
                 continue  # an unexplained position is used as it is
             # A user's position is used only once, even if a deposed leader reported a lower end before.
-            known = max(starts[tp].seen, written.foreign_at + 1)
+            known = starts[tp].seen
+            known = known._replace(offset=max(known.offset, written.foreign_at + 1))
             found[tp] = replace(ledger.start(tp, starts[tp].committed, written), seen=known)
             if starts[tp].moved and not found[tp].moved:
                 log.info(
@@ -276,7 +385,7 @@ class MirrorSourceTask(SourceTask):
                 )
         return found
 
-    def _offsets_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def _offsets_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Seen]:
         """The end offsets of the partitions of the offsets topic that contain these positions. Raises KafkaFailure."""
         if self.context.worker.exactly_once:
             return {}
@@ -340,7 +449,7 @@ class MirrorSourceTask(SourceTask):
         cluster = self._offsets_cluster()
         try:
             topic = self._spec.offsets_topic
-            written = read_written_positions(cluster, topic, {key: seen[tp] for tp, key in keys.items()})
+            written = read_written_positions(cluster, topic, {key: seen[tp] for tp, key in keys.items()}, self._copy_id)
         finally:
             cluster.close()
         return {tp: written[key] for tp, key in keys.items()}
@@ -428,20 +537,39 @@ class MirrorSourceTask(SourceTask):
             log.info("Copying continues.")
 
 
-def _ledger_log(props: Mapping[str, str]) -> LedgerLog:
-    clients = MirrorClients(props, task=True)
+def task_clients(props: Mapping[str, str], context: SourceTaskContext) -> MirrorClients:
+    """The clients of a task of the source connector."""
+    return MirrorClients(props, task=True, group=context.worker.group_id)
+
+
+def _ledger_log(clients: MirrorClients, topic: str) -> LedgerLog:
     settings = clients.settings(Side.TARGET, ClientKind.CONSUMER, "ledger-consumer")
-    return LedgerLog(settings, ledger_topic(clients.source_alias), name=clients.target_alias)
+    return LedgerLog(settings, topic, name=clients.target_alias)
 
 
-def _create_own_topics(props: Mapping[str, str], recurring: RecurringErrors, *, dead_letters: bool) -> None:
+def _existing(clients: MirrorClients, topic: str) -> Ledger | None:
+    """A ledger as it is now; None if there is none. Raises KafkaFailure."""
+    cluster, _ = clients.admin(Side.TARGET, "replication-target-admin")
+    try:
+        if topic not in cluster.metadata([topic], timeout_s=_LOOK_TIMEOUT_S).topics:
+            return None
+    finally:
+        cluster.close()
+    reading = _ledger_log(clients, topic)
+    try:
+        reading.start(_LEDGER_TIMEOUT_S)
+    finally:
+        reading.stop()
+    return reading.ledger
+
+
+def _create_own_topics(clients: MirrorClients, recurring: RecurringErrors, *, dead_letters: bool) -> None:
     """Create the topics that this project's connector creates before its tasks start; Java's connector does not.
 
     Errors are logged only: they show again when the topics are used.
     """
-    clients = MirrorClients(props, task=True)
     cluster, admin = clients.admin(Side.TARGET, "replication-target-admin")
-    wanted = [kept_ledger(props), *([kept_dead_letters(props)] if dead_letters else [])]
+    wanted = [kept_ledger(clients), *([kept_dead_letters(clients.props)] if dead_letters else [])]
     try:
         there = cluster.metadata([topic.new.name for topic in wanted], timeout_s=_LOOK_TIMEOUT_S).topics
         for topic in wanted:
@@ -455,7 +583,7 @@ def _create_own_topics(props: Mapping[str, str], recurring: RecurringErrors, *, 
 
 def copy_spec(props: Mapping[str, str], context: SourceTaskContext) -> CopySpec:
     """The copy job of a task from its properties. Raises ConfigException, ConnectError or ValueError."""
-    clients = MirrorClients(props, task=True)
+    clients = task_clients(props, context)
     settings = AbstractConfig(MIRROR_SOURCE_CONFIG, dict(props))
     consumer = clients.client_props(Side.SOURCE, ClientKind.CONSUMER, "replication-consumer")
     source = ClientSettings.from_props(consumer)
@@ -486,6 +614,7 @@ def copy_spec(props: Mapping[str, str], context: SourceTaskContext) -> CopySpec:
         target=target,
         partitions=partitions,
         offsets_topic=context.worker.offset_storage_topic,
+        group=context.worker.group_id,
         offsets=_offsets_elsewhere(context.worker),
         syncs=syncs,
         auto_offset_reset=consumer["auto.offset.reset"],
@@ -494,7 +623,7 @@ def copy_spec(props: Mapping[str, str], context: SourceTaskContext) -> CopySpec:
         ).timestamp_ms,
         source_data_loss=settings.str("source.data.loss"),
         partition_error=settings.str("partition.error"),
-        ledger_topic=ledger_topic(clients.source_alias),
+        ledger_topic=clients.ledger_topic,
         dead_letter_topic=dead_letter_topic(props) if props.get("errors.tolerance", "").lower() == "all" else None,
         throttle=settings.int(THROTTLE_KEY) / context.task_count,
         throttle_topics={topic: limit / context.task_count for topic, limit in topic_throttles(props).items()},

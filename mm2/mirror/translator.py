@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from mm2.copy.ledger import Ledger
 from mm2.copy.session import LedgerEntry
@@ -24,6 +24,8 @@ from mm2.mirror.offset_sync_store import OffsetSyncStore
 from mm2.mirror.policy import ReplicationPolicy
 from mm2.mirror.routing import NO_ROUTE, TopicRoute
 from mm2.reasons import OffsetReason, OffsetReasonCode
+
+_OTHER_RECORDS: Final = frozenset({PartitionState.RECREATED, PartitionState.SOURCE_REPLACED})
 
 TopicIds: TypeAlias = Mapping[str, str | None]
 """The id of each topic, None for one that does not exist; a topic that is missing here is not known."""
@@ -248,7 +250,7 @@ def _by_ledger(translation: Translation, offset: int) -> tuple[TranslatedOffset 
 
 def _changed(entry: LedgerEntry, source_id: str | None, target_id: str | None) -> OffsetReason | None:
     """Why a ledger entry refers to other topics than the current ones; None if it does not, or if this is not known."""
-    if entry.condition is not None and entry.condition.state == PartitionState.RECREATED:
+    if entry.condition is not None and entry.condition.state in _OTHER_RECORDS:
         return OffsetReason(OffsetReasonCode.RECREATED, entry.condition.reason)
     for now, then, name in (
         (source_id, entry.source_id, entry.topic),

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from mm2.copy.ledger import Ledger, LedgerLog, ledger_topic
+from mm2.copy.ledger import Ledger, LedgerLog
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
@@ -175,7 +175,7 @@ class LedgerPoll:
         self.ledger: Ledger | None = None
         self.is_missing = False
         self._settings = clients.settings(Side.TARGET)
-        self._topic, self._name = ledger_topic(clients.source), clients.target
+        self._topic, self._name = clients.mirror.ledger_topic, clients.target
         self._cluster = clients.cluster(Side.TARGET)
         self._admin = Admin(self._cluster)
         self._following: LedgerLog | None = None

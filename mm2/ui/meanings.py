@@ -93,6 +93,12 @@ MEANINGS: Final = {
         "Decide whether its records are to be copied from the start.",
         "Mm2TopicDeleted",
     ),
+    PartitionState.SOURCE_REPLACED: Meaning(
+        "The source is another cluster than the one that was copied.",
+        "If the cluster that was copied answers again",
+        "Run mm2 accept-source, which decides where copying continues.",
+        "Mm2SourceReplaced",
+    ),
     PartitionState.INCONSISTENT: Meaning(
         "The log of the target contradicts the number of copied records.",
         "Not by itself",

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from mm2.config.validators import is_topic_name
-from mm2.copy.ledger import Ledger, LedgerLog, Verified, ledger_topic, verified_record
+from mm2.copy.ledger import Ledger, LedgerLog, Verified, verified_record
 from mm2.copy.spec import ChangesSpec
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
@@ -164,7 +164,7 @@ class Verification:
 
     def _ledger(self, target: Admin) -> Ledger | None:
         """The flow's ledger; None if there is none: records are then matched by content."""
-        topic = ledger_topic(self._clients.source_alias)
+        topic = self._clients.ledger_topic
         answer = target.describe_topics([topic])[topic]
         if vanished(answer):
             return None

@@ -54,7 +54,8 @@ def flow_props(name: str, source: LocalKafka, target: LocalKafka, **props: str) 
 class RecordingContext:
     """The context that Connect gives to a connector; records the calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, group_id: str = "A-mm2") -> None:
+        self.group_id = group_id
         self.reconfigured = threading.Event()
         self.errors: list[Exception] = []
         self.stored: list[dict[str, str]] = []

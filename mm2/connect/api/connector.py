@@ -27,6 +27,10 @@ UNDEFINED_VERSION: Final = "undefined"
 class ConnectorContext(Protocol):
     """What a running connector may request from the runtime. Thread-safe."""
 
+    @property
+    def group_id(self) -> str:
+        """``group.id`` of the worker; "" in standalone mode."""
+
     def request_task_reconfiguration(self) -> None:
         """Request another call of ``task_configs``; tasks restart only if the result has changed."""
 

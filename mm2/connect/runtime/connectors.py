@@ -89,7 +89,9 @@ class _Context:
         worker_connector: WorkerConnector,
         request_reconfiguration: Callable[[], None],
         stored_task_configs: StoredTaskConfigs,
+        group_id: str,
     ) -> None:
+        self.group_id = group_id
         self._worker_connector = worker_connector
         self._request_reconfiguration = request_reconfiguration
         self._stored_task_configs = stored_task_configs
@@ -123,12 +125,14 @@ class WorkerConnector:
         stored_task_configs: StoredTaskConfigs,
         log_context: Mapping[str, str],
         as_plugin: Callable[[], AbstractContextManager[None]] = nullcontext,
+        *,
+        group_id: str = "",
     ) -> None:
         self.name = name
         self.props = dict(props)
         self._new_connector = new_connector
         self._listener = listener
-        self._context = _Context(self, request_reconfiguration, stored_task_configs)
+        self._context = _Context(self, request_reconfiguration, stored_task_configs, group_id)
         self._log_context = dict(log_context)
         self._as_plugin = as_plugin
         self._changed = threading.Condition()

@@ -271,6 +271,7 @@ class Worker:
                 stored_task_configs,
                 self.log_context,
                 lambda: self.plugins.swap(loader),
+                group_id=self._group_id,
             )
             with self._lock:
                 if name in self._connectors:

@@ -174,6 +174,7 @@ class Commits:
             is_preserved=cursor.gaps is not None,
             fills_by_transactions=cursor.gaps is not None and cursor.gaps.by_transactions,
             shared_until=cursor.shared_until if cursor.shares(cursor.window.position) else -1,
+            copy_id=cursor.copy_id,
         )
 
     def _target_log(self, cursor: Cursor) -> FormerLog:

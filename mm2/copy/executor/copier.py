@@ -40,7 +40,7 @@ from mm2.copy.executor.sink import Sink
 from mm2.copy.executor.size_limits import SizeLimits
 from mm2.copy.executor.target_search import TargetSearch
 from mm2.copy.executor.transaction import TaskTransactions
-from mm2.copy.session import Lease, Start
+from mm2.copy.session import CopyId, Lease, Start
 from mm2.copy.spec import Assignment
 from mm2.kafka.admin import Admin
 from mm2.kafka.errors import KafkaFailure
@@ -143,6 +143,7 @@ class Copier:
         for part in spec.partitions:
             outbox = sink.outbox(part.target, idempotent=True, transactional=spec.transactions is not None)
             cursor = Cursor(part, outbox, self._events, spec.read_committed, self._changer, limit, reencoding)
+            cursor.copy_id = CopyId(spec.group, spec.connector)
             self._cursors[part.source] = cursor
             self._awake.wake(cursor)
             if spec.changes is not None and spec.changes.not_repeatable:

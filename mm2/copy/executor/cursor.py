@@ -25,7 +25,7 @@ from mm2.copy.executor.outgoing import content_error
 from mm2.copy.executor.outgoing_records import OutgoingRecords
 from mm2.copy.executor.predecessor import PredecessorRecords
 from mm2.copy.executor.window import SourceRange, Window
-from mm2.copy.session import LOST_KEPT, UNBOUNDED, EpochStart, FormerTopic, Lost, Mark, PartitionCondition
+from mm2.copy.session import LOST_KEPT, UNBOUNDED, CopyId, EpochStart, FormerTopic, Lost, Mark, PartitionCondition
 from mm2.copy.spec import PartitionSpec
 from mm2.copy.states import PartitionState, brief, state_of
 from mm2.copy.tally import Rate, Summary, Tally
@@ -175,6 +175,7 @@ class Cursor:
     known_epoch: int = -1  # no batch of a higher leader epoch is counted as copied by a predecessor
     shared_until: int = -1  # see `LedgerEntry.shared_until`
     topic_id: str = ""
+    copy_id: CopyId = CopyId()  # noqa: RUF009  (immutable)
     retired: tuple[str, ...] = ()  # replaced topic ids of both sides
     former: FormerTopic | None = None  # see `LedgerEntry.former`
     elsewhere: FormerLog | None = None
@@ -318,6 +319,19 @@ class Cursor:
         """The source rejects reads of this partition at the moment."""
         self.set_read_error(state_of(failure), str(failure))
         self.owner.unreadable(self, failure)
+
+    def source_is(self, cluster_id: str) -> None:
+        """The source is the cluster with this id. Positions and sessions are valid only in the one that was read before."""
+        known = self.copy_id.cluster
+        if known not in {"", cluster_id}:
+            reason = (
+                f"the source is cluster {cluster_id} now, and {self.partition} was copied from cluster {known}; `mm2 accept-source` decides "
+                "where copying continues"
+            )
+            self.fail(PartitionState.SOURCE_REPLACED, reason, at_source=True)
+        elif not known:
+            self.copy_id = self.copy_id._replace(cluster=cluster_id)
+            self.owner.wake(self)
 
     def source_recreated(self, topic_id: str) -> None:
         """The topic was recreated."""

@@ -55,6 +55,9 @@ class PartitionReceiver(Protocol):
     def failed(self, failure: BrokerFailure) -> None:
         """A broker error of this partition, except those that a metadata refresh resolves."""
 
+    def source_is(self, cluster_id: str) -> None:
+        """The source is the cluster with this id. Called again with each metadata response, before anything else."""
+
     def source_recreated(self, topic_id: str) -> None:
         """The topic was deleted and recreated with this id.
 

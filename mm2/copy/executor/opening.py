@@ -175,6 +175,7 @@ class Opening:
         cursor.window.foreign = entry.foreign
         cursor.rate.value = float(entry.rate)
         if not start.moved:
+            cursor.copy_id = cursor.copy_id._replace(cluster=entry.copy_id.cluster)
             cursor.leader_epoch = entry.source_epoch
             cursor.known_epoch = entry.known_epoch
             cursor.epochs = entry.source_epochs

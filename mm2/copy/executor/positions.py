@@ -16,13 +16,14 @@ from typing import Final
 from mm2.copy.executor.outbox import Outbox, OutgoingBatch, outgoing_of
 from mm2.copy.ledger import chunk_record, chunk_tombstone, entry_record
 from mm2.copy.segments import SegmentChunk
-from mm2.copy.session import POSITION_HEADER, Lease, LedgerEntry, PositionHeader
+from mm2.copy.session import POSITION_HEADER, Lease, LedgerEntry, PositionHeader, Seen
 from mm2.kafka.partitioner import partition_for
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import TopicPartition
 
 #: Size at which a batch of the ledger ends. The default of `message.max.bytes` is one megabyte.
 _BATCH_BYTES: Final = 512 << 10
+_UNSEEN: Final = Seen()
 #: Time after an own position during which earlier records still count as unread. A user's position may be among them, because offsets
 #: of a connector can be changed as soon as its stop is requested, while its tasks still commit.
 SEEN_AFTER_S: Final = 10.0
@@ -169,7 +170,7 @@ class Positions:
         if ledger is not None and offsets is not None:
             ledger.then = offsets.flush
         self._leases: dict[TopicPartition, Lease] = {}
-        self._seen: dict[TopicPartition, int] = {}  # see `PositionHeader`
+        self._seen: dict[TopicPartition, Seen] = {}  # see `PositionHeader`
         self._seen_after_s = seen_after_s
         # The offset after an acknowledged position, and when it was acknowledged.
         self._acked: dict[TopicPartition, tuple[int, float]] = {}
@@ -180,13 +181,13 @@ class Positions:
         self._previous: dict[TopicPartition, int | None] = {}  # the committed position in the ledger
 
     def start_at(
-        self, source: TopicPartition, position: int | None, lease: Lease, *, seen: int = -1, entered: bool = False
+        self, source: TopicPartition, position: int | None, lease: Lease, *, seen: Seen = _UNSEEN, entered: bool = False
     ) -> None:
         """Start with the position in Connect's offsets topic (the next source offset, None for none) and the lease of
         the takeover.
 
-        ``seen`` is an offset of that topic's partition before which everything is known. ``entered`` is set after a
-        clean hand-off, when the predecessor's entry needs no confirmation.
+        ``seen`` is what is known of that topic's partition. ``entered`` is set after a clean hand-off, when the predecessor's
+        entry needs no confirmation.
         """
         self.committed[source] = position
         self._leases[source] = lease
@@ -194,9 +195,9 @@ class Positions:
         if entered:
             self._entered.add(source)
 
-    def seen(self, source: TopicPartition) -> int:
-        """The offset up to which everything in the partition of the offsets topic is known; -1: unknown."""
-        return self._seen.get(source, -1)
+    def seen(self, source: TopicPartition) -> Seen:
+        """What is known of the partition of the offsets topic."""
+        return self._seen.get(source, _UNSEEN)
 
     def is_entered(self, source: TopicPartition) -> bool:
         """Whether the ledger has an entry of this partition in its current session, which no late write can replace
@@ -298,7 +299,8 @@ class Positions:
         now = time.monotonic()
         known, since = self._acked.setdefault(source, (end, now))
         if now - since >= self._seen_after_s:
-            self._seen[source] = max(self.seen(source), known)
+            seen = self.seen(source)
+            self._seen[source] = seen._replace(offset=max(seen.offset, known))
             self._acked[source] = end, now
 
     def _finish(self, entry: LedgerEntry) -> None:

@@ -434,6 +434,9 @@ class Source(Brokers[SourceBroker]):
         A partition whose topic's metadata are not ``accepted`` keeps its leader.
         """
         complete = True
+        if metadata.cluster_id:
+            for fetch_state in list(self._intakes.values()):
+                fetch_state.receiver.source_is(metadata.cluster_id)  # which may remove the partition
         self._identify(accepted)
         touched: set[BrokerAddress] = set()
         for tp, fetch_state in list(self._intakes.items()):

@@ -101,7 +101,10 @@ def test_a_verb_that_may_have_changed_something_does_not_end_with_the_code_for_n
 
 
 def test_a_mistyped_verb_is_reported_with_the_closest_one(capsys: pytest.CaptureFixture[str]) -> None:
-    for typed, sentence in (("statsu", "did you mean status?"), ("xyzzy", "choose from client, completion, config")):
+    for typed, sentence in (
+        ("statsu", "did you mean status?"),
+        ("xyzzy", "choose from accept-source, client, completion"),
+    ):
         with pytest.raises(SystemExit) as ended:
             parser().parse_args([typed])
         assert ended.value.code == 2

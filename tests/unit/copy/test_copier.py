@@ -20,7 +20,7 @@ from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.partition_events import PartitionEvents
 from mm2.copy.executor.positions import Commit
 from mm2.copy.executor.reports import progress_of
-from mm2.copy.session import Lease, LedgerEntry, Mark, PartitionCondition, Session, Start
+from mm2.copy.session import Lease, LedgerEntry, Mark, PartitionCondition, Seen, Session, Start
 from mm2.copy.spec import Assignment
 from mm2.copy.states import PartitionState
 from mm2.copy.tally import Tally
@@ -276,7 +276,7 @@ def test_a_hand_off_after_a_lookup_is_clean_only_after_an_acknowledgement() -> N
     positions = {
         "is_entered": lambda _: True,
         "committed": {tp: 10},
-        "seen": lambda _: 3,
+        "seen": lambda _: Seen(3),
         "lease": lambda _: Lease(5, 1),
     }
     copier._positions = cast(Any, SimpleNamespace(**positions))
@@ -295,7 +295,7 @@ def test_a_hand_off_after_a_lookup_is_clean_only_after_an_acknowledgement() -> N
     )
 
     def starts() -> list[tuple[bool, int]]:
-        return [(start.clean, start.seen) for _, _, row in copier._starts() for start in [Start.from_json(row)]]
+        return [(start.clean, start.seen.offset) for _, _, row in copier._starts() for start in [Start.from_json(row)]]
 
     assert starts() == [(True, 3)]
     position = bench.cursor.window.position

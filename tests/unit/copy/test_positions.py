@@ -19,6 +19,7 @@ from mm2.copy.session import (
     LedgerEntry,
     Mark,
     PositionHeader,
+    Seen,
     Session,
     Start,
     lease_of,
@@ -362,7 +363,7 @@ def test_a_position_describes_itself() -> None:
     desk = Desk()
     positions = desk.positions()
     session = Session(ProducerIdentity(7, 1), Mark(0, 100, 0))
-    positions.start_at(T, 30, Lease(1_000), seen=7)
+    positions.start_at(T, 30, Lease(1_000), seen=Seen(7))
     assert not positions.is_entered(T)
     entry = LedgerEntry(T.topic, T.partition, "A.t", Mark(42, 142, 42), session=session)
     positions.commit(Commit(entry.replace(source_epoch=3, known_epoch=4, target_epoch=9)))
@@ -372,7 +373,9 @@ def test_a_position_describes_itself() -> None:
     ((name, value),) = record.headers
     assert name == POSITION_HEADER
     assert value is not None
-    assert PositionHeader.from_bytes(value) == PositionHeader(Lease(1_000, 1), session, Mark(42, 142, 42), 7, (3, 4, 9))
+    assert PositionHeader.from_bytes(value) == PositionHeader(
+        Lease(1_000, 1), session, Mark(42, 142, 42), Seen(7), (3, 4, 9), "A.t"
+    )
     (written,) = [record for topic, _, record in desk.log if topic == "ledger"]
     assert written.value is not None
     assert lease_of(written.value) == Lease(1_000, 1)
@@ -385,7 +388,7 @@ def test_records_shortly_before_an_own_position_are_read_again(monkeypatch: pyte
     monkeypatch.setattr("mm2.copy.executor.positions.time.monotonic", lambda: now[0])
     desk = Desk()
     positions = desk.positions()
-    positions.start_at(T, 30, Lease(1_000), seen=7)
+    positions.start_at(T, 30, Lease(1_000), seen=Seen(7))
     seen = []
     for position in range(40, 46):
         positions.commit(Commit(entry_of(position)))
@@ -393,7 +396,7 @@ def test_records_shortly_before_an_own_position_are_read_again(monkeypatch: pyte
         desk.settle()
         seen.append(positions.seen(T))
         now[0] += 4.0
-    assert seen == [7, 7, 7, 101, 101, 101]
+    assert [one.offset for one in seen] == [7, 7, 7, 101, 101, 101]
 
 
 def test_a_late_entry_of_an_earlier_holder_is_ignored() -> None:
@@ -423,17 +426,21 @@ def started(entry: LedgerEntry, *records: tuple[int | None, Lease | None, int]) 
             PositionRecord(
                 100 + address,
                 None if position is None else offset_value(position),
-                None if lease is None else PositionHeader(lease, SESSION, Mark(position or 0, -1, position or 0), seen),
+                None
+                if lease is None
+                else PositionHeader(lease, SESSION, Mark(position or 0, -1, position or 0), Seen(seen)),
             )
             for address, (position, lease, seen) in enumerate(records)
         ]
     )
     committed = records[-1][0]
-    assert ledger.seen(T) == entry.seen
+    assert ledger.seen(T, "") == entry.seen.offset
     return ledger.start(T, committed, found)
 
 
-ENTRY = LedgerEntry(T.topic, T.partition, "A.t", Mark(42, 142, 42), 40, session=SESSION, lease=Lease(20, 2), seen=101)
+ENTRY = LedgerEntry(
+    T.topic, T.partition, "A.t", Mark(42, 142, 42), 40, session=SESSION, lease=Lease(20, 2), seen=Seen(101)
+)
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,9 @@ class Feed:
         self.offset, self.topic_id = 0, topic_id
         self.renewals.append(topic_id)
 
+    def source_is(self, cluster_id: str) -> None:
+        pass
+
     def diverged(self, epoch: int, end_offset: int) -> None:
         self.ends.append((epoch, end_offset))
 

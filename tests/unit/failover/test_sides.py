@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from mm2.config.mirrormaker import SourceAndTarget
 from mm2.failover.sides import CHECKPOINT_NAME, Sides
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, TimeoutFailure
 from mm2.kafka.structs import GroupDescription, PartitionInfo, TopicInfo
 from mm2.mirror.checkpoint_task import ASSIGNED_GROUPS_KEY, encode_groups
-from mm2.mirror.clients import Side
+from mm2.mirror.clients import MirrorClients, Side
 from mm2.mirror.group_offsets import ASSIGNED_SHARE_GROUPS_KEY
 
 
@@ -56,7 +55,7 @@ def test_workers_are_not_taken_as_stopped_if_their_group_is_not_described(answer
 def test_a_ledger_without_a_leader_is_not_waited_for_on_the_source() -> None:
     """The commands have to work with a source that has lost some of its brokers."""
     sides: Any = Sides.__new__(Sides)
-    sides.pair = SourceAndTarget("A", "B")
+    sides.clients = MirrorClients({"source.cluster.alias": "A", "target.cluster.alias": "B"})
     ledger = TopicInfo("mm2-ledger.B.internal", "", False, {0: PartitionInfo(-1, 5, (1,), ())})
     sides.source = SimpleNamespace(describe_topics=lambda names: dict.fromkeys(names, ledger))
     sides.target = None

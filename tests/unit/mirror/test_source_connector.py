@@ -11,7 +11,7 @@ from mm2.copy.states import PartitionState
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.assigned_partitions import decode_partitions, encode_partitions, round_robin
 from mm2.mirror.checkpoint_connector import MirrorCheckpointConnector
-from mm2.mirror.clients import Side
+from mm2.mirror.clients import MirrorClients, Side
 from mm2.mirror.connector import MirrorConnector
 from mm2.mirror.filters import DefaultTopicFilter
 from mm2.mirror.own_topics import (
@@ -146,7 +146,7 @@ def test_our_own_keys_are_checked(tmp_path: Path) -> None:
 def test_internal_topics_have_java_s_names() -> None:
     assert dead_letter_topic(PROPS) == "mm2-dead-letters.A.internal"
     assert dead_letter_topic({**PROPS, "dead.letter.topic": " dlq "}) == "dlq"
-    ledger = kept_ledger(PROPS)
+    ledger = kept_ledger(MirrorClients(PROPS))
     assert (ledger.side, ledger.key, ledger.or_broker_default) == (Side.TARGET, LEDGER_FACTOR_KEY, True)
     new = ledger.new
     assert (new.name, new.partitions, new.replication_factor) == ("mm2-ledger.A.internal", 1, 3)

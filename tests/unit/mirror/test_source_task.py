@@ -15,8 +15,20 @@ from structlog.testing import capture_logs
 
 from mm2.connect.api import ConnectError, SourceTaskContext, WorkerView
 from mm2.copy.executor.positions import offset_value
-from mm2.copy.ledger import Ledger, LedgerLog, Pause, entry_record, pause_record, paused
-from mm2.copy.session import Lease, LedgerEntry, Mark, PositionHeader, PreviousCommit, Session, Start, WrittenPosition
+from mm2.copy.ledger import Ledger, LedgerLog, Pause, chunk_record, entry_record, pause_record, paused
+from mm2.copy.segments import Segment, SegmentChunk
+from mm2.copy.session import (
+    CopyId,
+    Lease,
+    LedgerEntry,
+    Mark,
+    PositionHeader,
+    PreviousCommit,
+    Seen,
+    Session,
+    Start,
+    WrittenPosition,
+)
 from mm2.kafka.errors import (
     AuthenticationFailure,
     BrokerFailure,
@@ -27,6 +39,7 @@ from mm2.kafka.errors import (
 )
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
 from mm2.mirror.promotions import Promotion, withdrawn
+from mm2.mirror.source_cluster import AcceptedSource
 from mm2.mirror.source_task import MirrorSourceTask, _offsets_elsewhere, copy_spec
 from mm2.mirror.start_from import StartFrom
 from tests.support.waiting import wait_until
@@ -92,21 +105,32 @@ class Environment:
         self.task.initialize(SourceTaskContext("C", 0, {}, cast(Any, self.positions), worker))
         self.task._source_alias = "A"
         self.task._start_from = StartFrom()
+        self.task._copy_id = CopyId("A-mm2", "C")
+        self.task._remote_topics = {TopicPartition(T0.topic, partition): "A.t" for partition in range(4)} | {
+            entry.source: entry.remote_topic for entry in entries
+        }
+        self.task._former_ledger = None
         self.task._new_ledger = cast(Any, lambda: self.log)
         self.ends = 40
         self.creations = 0
         self.task._create_topics = cast(Any, self._create)
         self.headers: dict[TopicPartition, PositionHeader] = {}
         self.read: dict[TopicPartition, list[int | None]] = {}
+        self.others: dict[TopicPartition, str] = {}
         self.reset: tuple[int | None, int] = (None, -1)  # a position of a user, and its offset in the offsets topic
         task: Any = self.task
         task._written_positions = self._written
-        task._offsets_ends = lambda partitions: dict.fromkeys(partitions, self.ends)
+        task._offsets_ends = lambda partitions: dict.fromkeys(partitions, Seen(self.ends))
         task._take_transactional_id = self.taken.append
 
     def _written(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, WrittenPosition]:
         return {
-            tp: WrittenPosition(self.headers.get(tp), *self.reset, positions=frozenset(self.read.get(tp, [])))
+            tp: WrittenPosition(
+                self.headers.get(tp),
+                *self.reset,
+                positions=frozenset(self.read.get(tp, [])),
+                other_topic=self.others.get(tp, ""),
+            )
             for tp in partitions
         }
 
@@ -206,9 +230,9 @@ def test_positions_of_java_are_used_and_reported() -> None:
 
 
 def test_a_late_position_of_a_predecessor_is_not_used() -> None:
-    env = Environment(ENTRY.replace(lease=Lease(2_000, 1), seen=5))
+    env = Environment(ENTRY.replace(lease=Lease(2_000, 1), seen=Seen(5)))
     env.positions.held = {T0: 19}
-    env.headers = {T0: PositionHeader(Lease(1_000, 7), ENTRY.session, Mark(20, 30, 20), 3)}
+    env.headers = {T0: PositionHeader(Lease(1_000, 7), ENTRY.session, Mark(20, 30, 20), Seen(3))}
     env.read = {T0: [20]}
     with capture_logs() as logs:
         start = env.starts()[T0]
@@ -217,9 +241,9 @@ def test_a_late_position_of_a_predecessor_is_not_used() -> None:
 
 
 def test_a_late_position_is_not_used_after_switching_to_exactly_once() -> None:
-    env = Environment(ENTRY.replace(lease=Lease(2_000, 1), seen=5), exactly_once=True)
+    env = Environment(ENTRY.replace(lease=Lease(2_000, 1), seen=Seen(5)), exactly_once=True)
     env.positions.held = {T0: 19}
-    env.headers = {T0: PositionHeader(Lease(1_000, 7), ENTRY.session, Mark(20, 30, 20), 3)}
+    env.headers = {T0: PositionHeader(Lease(1_000, 7), ENTRY.session, Mark(20, 30, 20), Seen(3))}
     env.read = {T0: [20]}
     start = env.starts()[T0]
     assert (start.position, start.moved, start.entry and start.entry.session) == (50, False, ENTRY.session)
@@ -227,8 +251,8 @@ def test_a_late_position_is_not_used_after_switching_to_exactly_once() -> None:
 
 def test_a_reset_is_used_also_by_the_successor_of_a_holder_that_has_written_no_position() -> None:
     """A late position is after the user's, and before `seen` of the entry of the holder that used the reset."""
-    own = PositionHeader(Lease(2_000, 2), ENTRY.session, Mark(50, 60, 50), 5)
-    env = Environment(ENTRY.replace(lease=Lease(2_000, 2), seen=5))
+    own = PositionHeader(Lease(2_000, 2), ENTRY.session, Mark(50, 60, 50), Seen(5))
+    env = Environment(ENTRY.replace(lease=Lease(2_000, 2), seen=Seen(5)))
     env.positions.held = {T0: 49}
     env.headers, env.read, env.reset = {T0: own}, {T0: [10, 50]}, (10, 38)
     first = env.starts()[T0]
@@ -292,7 +316,7 @@ def test_without_permission_to_fence_open_transactions_are_awaited() -> None:
 
 def test_a_position_missing_in_the_second_read_is_used() -> None:
     """A deposed leader may return older contents of the offsets topic."""
-    env = Environment(ENTRY.replace(lease=Lease(2_000, 1), seen=5))
+    env = Environment(ENTRY.replace(lease=Lease(2_000, 1), seen=Seen(5)))
     env.positions.held = {T0: 19}
     assert env.starts()[T0].position == 20
 
@@ -383,7 +407,7 @@ def test_without_a_ledger_delivery_is_at_least_once(code: int) -> None:
     env = Environment(ENTRY, failures=[BrokerFailure.of(code)] * 100_000)
     env.positions.held = {T0: 49}
     with capture_logs() as logs:
-        assert env.starts()[T0] == Start(50, 50, seen=env.ends)
+        assert env.starts()[T0] == Start(50, 50, seen=Seen(env.ends))
     assert logs[0]["event"] == "There is no ledger: delivery is at-least-once."
 
 
@@ -504,3 +528,123 @@ def test_a_stop_ends_reading_the_ledger() -> None:
     for lane in lanes:
         lane.join(10)
     assert len(failures) == 2
+
+
+# -- whose state it is
+
+
+OWN = CopyId("A-mm2", "C")
+
+
+def ledger_of(*entries: LedgerEntry) -> Ledger:
+    ledger = Ledger()
+    for entry in entries:
+        row = entry_record(entry)
+        ledger.apply(row.key, row.value)
+    return ledger
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        ENTRY.replace(copy_id=CopyId("A-mm2", "D")),
+        ENTRY.replace(copy_id=CopyId("other", "C")),
+        ENTRY.replace(remote_topic="t"),
+    ],
+    ids=["another connector", "another group", "an older version, another remote topic"],
+)
+def test_an_entry_of_another_connector_is_not_used(entry: LedgerEntry) -> None:
+    env = Environment(entry)
+    env.task._remote_topics = {T0: ENTRY.remote_topic}
+    env.positions.held = {T0: 29}
+    with capture_logs() as logs:
+        start = env.starts()[T0]
+    assert (start.position, start.committed, start.entry, start.moved) == (30, 30, None, False)
+    (warning,) = [line for line in logs if line["event"].startswith("The ledger has entries of another connector")]
+    assert warning["example"] == str(T0)
+
+
+def test_an_entry_of_the_connector_is_used_after_a_change_of_the_policy() -> None:
+    env = Environment(ENTRY.replace(copy_id=OWN))
+    env.task._remote_topics = {T0: "t"}
+    env.positions.held = {T0: ENTRY.mark.source - 1}
+    assert env.starts()[T0].entry == ENTRY.replace(copy_id=OWN)
+
+
+def with_former(*entries: LedgerEntry, position: int = ENTRY.mark.source) -> Environment:
+    """A task with an empty ledger, whose connector had a ledger together with others in an older version."""
+    env = Environment()
+    env.task._remote_topics = {T0: ENTRY.remote_topic}
+    env.positions.held = {T0: position - 1}
+    former = ledger_of(*entries)
+    chunk = chunk_record(T0, SegmentChunk(ENTRY.chunk, [Segment(0, 10, 50)]))
+    former.apply(chunk.key, chunk.value)
+    env.task._former_ledger = cast(Any, lambda: former)
+    return env
+
+
+def test_the_entry_of_an_older_version_is_taken_over_with_its_segments() -> None:
+    start = with_former(ENTRY).starts()[T0]
+    assert (start.position, start.entry, start.moved) == (ENTRY.mark.source, ENTRY, False)
+    assert [chunk.number for chunk in start.unwritten.changed] == [ENTRY.chunk]
+
+
+@pytest.mark.parametrize(
+    ("entry", "position"),
+    [
+        (ENTRY.replace(remote_topic="t"), ENTRY.mark.source),
+        (ENTRY.replace(copy_id=CopyId("A-mm2", "MirrorSourceConnector")), ENTRY.mark.source),
+        (ENTRY, 7),
+    ],
+    ids=["another remote topic", "of the flow of a file", "it does not explain the position"],
+)
+def test_the_entry_of_an_older_version_is_not_taken_over_if_it_may_be_another_s(
+    entry: LedgerEntry, position: int
+) -> None:
+    start = with_former(entry, position=position).starts()[T0]
+    assert (start.position, start.entry) == (position, None)
+
+
+# -- a source that was replaced by another cluster
+
+
+def replaced(*, from_start: bool | None) -> Environment:
+    env = Environment(ENTRY.replace(copy_id=OWN._replace(cluster="old")))
+    env.task._remote_topics = {T0: ENTRY.remote_topic}
+    env.positions.held = {T0: ENTRY.mark.source - 1}
+    if from_start is not None:
+        row = AcceptedSource("new", from_start).record()
+        env.ledger.apply(row.key, row.value)
+    return env
+
+
+def test_positions_in_another_source_cluster_are_kept_only_if_a_user_has_decided_so() -> None:
+    assert not replaced(from_start=None).starts()[T0].moved
+    start = replaced(from_start=False).starts()[T0]
+    assert start.entry is not None
+    assert (start.position, start.moved, start.entry.session) == (ENTRY.mark.source, True, None)
+    assert start.entry.copy_id == OWN._replace(cluster="new")
+
+
+def test_copying_begins_again_with_another_source_cluster_if_a_user_has_decided_so() -> None:
+    start = replaced(from_start=True).starts()[T0]
+    assert start.entry is not None
+    assert start.chunk is not None
+    assert (start.position, start.moved, start.entry.session, start.chunk.segments) == (None, True, None, [])
+    assert start.unwritten.forgotten, "segments with offsets of the other cluster translate nothing any more"
+    assert Start.from_json(json.loads(json.dumps(start.to_json()))) == start
+
+
+@pytest.mark.parametrize(
+    ("written_for", "position"),
+    [("", 30), (ENTRY.remote_topic, 30), ("t", None)],
+    ids=["Java", "same topic", "other topic"],
+)
+def test_without_a_state_a_position_for_another_remote_topic_is_not_used(
+    written_for: str, position: int | None
+) -> None:
+    env = Environment()
+    env.task._remote_topics = {T0: ENTRY.remote_topic}
+    env.positions.held, env.others = {T0: 29}, {T0: written_for}
+    start = env.starts()[T0]
+    assert (start.position, start.committed) == (position, 30)

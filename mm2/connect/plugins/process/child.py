@@ -5,6 +5,7 @@ Ends when its worker ends.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import itertools
 import os
@@ -39,6 +40,10 @@ class _ConnectorContext:
 
     def request_task_reconfiguration(self) -> None:
         self._peer.call("request_task_reconfiguration")
+
+    @functools.cached_property
+    def group_id(self) -> str:
+        return str(self._peer.call("group_id"))
 
     def stored_task_configs(self) -> list[dict[str, str]]:
         found: list[dict[str, str]] = self._peer.call("stored_task_configs")

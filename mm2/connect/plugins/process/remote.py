@@ -229,6 +229,8 @@ class _RemoteConnector(_Remote, Connector):
         match method:
             case "request_task_reconfiguration":
                 return self.context.request_task_reconfiguration()
+            case "group_id":
+                return self.context.group_id
             case "stored_task_configs":
                 return self.context.stored_task_configs()
             case "raise_error":
