@@ -59,6 +59,7 @@ from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY, kept_syncs, syncs_side, syncs
 from mm2.mirror.topic_acls import GROUP_ACLS_KEY, TopicAcls, sentence, writing_principals
 from mm2.mirror.topic_configs import TopicConfigs
 from mm2.mirror.topic_limits import RemoteTopicsLimits
+from mm2.mirror.way_back import way_back
 from mm2.mirror.write_denials import WriteDenials, flow_principals, noted_denials, refusal
 
 _PREFLIGHT_S: Final = 5.0
@@ -113,13 +114,15 @@ class Preview:
         )
 
 
-def preview(pair: SourceAndTarget, plan: FlowPlan) -> Preview:
+def preview(pair: SourceAndTarget, plan: FlowPlan, reverse: Mapping[str, str] | None = None) -> Preview:
     """Preview a flow on its clusters as they are now. A failed request becomes an error or a note, never an exception.
+
+    ``reverse`` are the settings of the source connector of the flow in the opposite direction, if it is enabled.
 
     Raises ConfigException or ConnectError for settings that cannot be used.
     """
     with ExitStack() as stack:
-        return _Previewer(pair, plan, stack).all()
+        return _Previewer(pair, plan, stack, reverse).all()
 
 
 class _Collected(RecurringErrors):
@@ -135,8 +138,11 @@ class _Collected(RecurringErrors):
 
 
 class _Previewer:
-    def __init__(self, pair: SourceAndTarget, plan: FlowPlan, stack: ExitStack) -> None:
+    def __init__(
+        self, pair: SourceAndTarget, plan: FlowPlan, stack: ExitStack, reverse: Mapping[str, str] | None
+    ) -> None:
         self._pair = pair
+        self._reverse = reverse
         self._plan = plan
         self._props = plan.resolved[_name(SOURCE_CONNECTOR)]
         self._checkpoints = plan.resolved[_name(CHECKPOINT_CONNECTOR)]
@@ -185,6 +191,8 @@ class _Previewer:
                 self._acls(topics, source)
             except KafkaFailure as failure:
                 self._errors.append(str(failure))
+        if self._plan.replicates:
+            self._way_back(topics)
         self._connectors(topics)
         literal = self._literal_topics(source)
         names = Names(
@@ -403,6 +411,18 @@ class _Previewer:
                 f"After a failover: producers need these topics on {alias}, which do not exist there: {_first_of(missing)}. "
                 "Create them before, unless the brokers create topics automatically."
             )
+
+    def _way_back(self, topics: Collection[str]) -> None:
+        """Report what would not be copied back after a failover."""
+        policy, remote = self._selection.policy, self._selection.remote
+        found = way_back(
+            self._pair,
+            self._reverse,
+            {topic: remote(topic) for topic in topics if not policy.is_heartbeats_topic(topic)},
+            source=self._admins.get(Side.SOURCE),
+            target=self._admins.get(Side.TARGET),
+        )
+        self._notes += [f"After a failover: {one}." for one in found.sentences(copied=False)]
 
     def _preserved_offsets(self, topics: Collection[str], source: TopicsSeen, target: TopicsSeen) -> None:
         """What is filled before the first record, and remote partitions that are not written to."""
