@@ -65,22 +65,29 @@ def run(options: Any) -> int:
         plans = {named: plans[named]}
     found = [preview(pair, plan, _reverse_props(config, pair)) for pair, plan in plans.items()]
     unread = config.unread_keys()
+    disabled = config.disabled_message
     ineffective = config.ineffective_keys({pair.target for pair in plans})
     if options.json:
         keys = [{"key": key, "nearest": nearest} for key, nearest in unread]
         write_document(
             options,
-            {"flows": [_json(one) for one in found], "unread": keys, "ineffective": list(map(str, ineffective))},
+            {
+                "flows": [_json(one) for one in found],
+                "unread": keys,
+                "ineffective": list(map(str, ineffective)),
+                "troubles": [disabled] if disabled else [],
+            },
         )
     else:
         for index, one in enumerate(found):
             sys.stdout.write("\n" if index else "")
             _write(sys.stdout, one, every_right=options.rights)
+        sys.stdout.write(f"! {disabled}\n" if disabled else "")
         sys.stdout.writelines(f"! {visible_line(unread_message(options.config, *one))}\n" for one in unread)
         sys.stdout.writelines(f"- {visible_line(str(one))}\n" for one in ineffective)
     if any(one.unreachable for one in found):
         return EXIT_ERROR
-    return EXIT_WELL if all(one.is_well for one in found) and not unread else EXIT_NOT_WELL
+    return EXIT_WELL if all(one.is_well for one in found) and not unread and not disabled else EXIT_NOT_WELL
 
 
 def _reverse_props(config: MirrorMakerConfig, pair: SourceAndTarget) -> Mapping[str, str] | None:

@@ -46,7 +46,7 @@ from mm2.mirror.heartbeat import kept_heartbeats
 from mm2.mirror.internal_topics import KeptTopic, why_not_created
 from mm2.mirror.leading_gaps import planned_gaps
 from mm2.mirror.ledgers import Ledgers, copied_topics
-from mm2.mirror.own_topics import kept_dead_letters, kept_ledger
+from mm2.mirror.own_topics import is_own_topic, kept_dead_letters, kept_ledger
 from mm2.mirror.plans import FlowPlan
 from mm2.mirror.preserved_offsets import PreservedOffsets, denies_writes
 from mm2.mirror.provenance import Provenance
@@ -183,6 +183,7 @@ class _Previewer:
                 remotes = set(map(self._selection.remote, source.partitions))
                 target = self._seen(Side.TARGET, lambda topic: topic in remotes or self._selection.is_remote(topic))
                 topics = self._topics_to_copy(source)
+                self._nothing_selected(topics)
                 former = self._other_names(topics, target)
                 self._remote_topics(topics, source, target)
                 self._topics_of_producers(topics)
@@ -320,6 +321,29 @@ class _Previewer:
             for topic in sorted(provenance.handed_over)
         ]
         return allowed - provenance.handed_over
+
+    def _nothing_selected(self, topics: Collection[str]) -> None:
+        """Report a flow that would copy nothing."""
+        policy = self._selection.policy
+
+        def is_of_applications(topic: str) -> bool:
+            return not (
+                policy.is_heartbeats_topic(topic)
+                or policy.is_internal_topic(topic)
+                or is_own_topic(topic)
+                or self._selection.is_cycle(topic)
+            )
+
+        if any(map(is_of_applications, topics)):
+            return
+        alias = self._pair.source
+        there = sorted(filter(is_of_applications, self._admins[Side.SOURCE].list_topics()))
+        if not there:
+            self._notes.append(f"Nothing is copied yet: cluster {alias} has no topics that this client may describe.")
+        elif not any(map(self._selection.should_replicate, there)):
+            self._errors.append(
+                f"Nothing would be copied: topics and topics.exclude select no topic of cluster {alias}, which has {_first_of(there)}."
+            )
 
     def _other_names(self, topics: Collection[str], target: TopicsSeen) -> set[str]:
         """Report remote topics to which the replication policy or the transformations now give other names than when they
