@@ -46,6 +46,18 @@ class PauseCode(StrEnum):
     NOT_SELECTED = "not_selected"  # topics and topics.exclude do not select it any more
 
 
+class WayBackCode(StrEnum):
+    """Whether the flow in the opposite direction copies a topic back after a failover."""
+
+    COPIED = "copied"  # as far as its configuration decides
+    DISABLED = "disabled"  # the file does not enable it
+    NEVER_RUN = "never_run"
+    NOT_SELECTED = "not_selected"  # its filters or its replication policy leave the topic out
+    LOOP = "loop"  # the topic came from where it would be copied to
+    HELD = "held"  # a user has paused or stopped it
+    UNKNOWN = "unknown"
+
+
 @dataclass(frozen=True, slots=True)
 class OffsetReason:
     """Why one committed offset is not on the target."""

@@ -89,6 +89,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             log.warning("%s", unread_message(options.config, key, nearest))
         for one in config.ineffective_keys(options.clusters):
             log.warning("%s", one)
+        if config.disabled_message:
+            log.warning("%s", config.disabled_message)
         served = Served(options.config, PrometheusSettings.of(config.rest_props()))
         served.maker = maker = MirrorMaker(
             config, options.clusters, stopping=stopping, apps=served.apps, file=options.config

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TextIO
 
 from mm2.cli.flow import EXIT_ERROR, EXIT_NOT_WELL, EXIT_WELL, CommandError, add_file, pair_of
@@ -16,7 +15,7 @@ from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.config.properties import load_properties
 from mm2.config.provider_values import hide_known
 from mm2.config.unread import unread_message
-from mm2.failover.failover import way_back_advice
+from mm2.failover.sides import FlowConfig
 from mm2.mirror.maker import connect_plugins, plugin_limits, plugin_props
 from mm2.mirror.plans import plan_flows
 from mm2.mirror.preview import Preview, Step, preview
@@ -64,33 +63,37 @@ def run(options: Any) -> int:
     plans = plan_flows(config, None if named is None else [named.target], plugins)
     if named is not None:
         plans = {named: plans[named]}
-    found = [_with_way_back(preview(pair, plan), config, pair) for pair, plan in plans.items()]
+    found = [preview(pair, plan, _reverse_props(config, pair)) for pair, plan in plans.items()]
     unread = config.unread_keys()
+    disabled = config.disabled_message
     ineffective = config.ineffective_keys({pair.target for pair in plans})
     if options.json:
         keys = [{"key": key, "nearest": nearest} for key, nearest in unread]
         write_document(
             options,
-            {"flows": [_json(one) for one in found], "unread": keys, "ineffective": list(map(str, ineffective))},
+            {
+                "flows": [_json(one) for one in found],
+                "unread": keys,
+                "ineffective": list(map(str, ineffective)),
+                "troubles": [disabled] if disabled else [],
+            },
         )
     else:
         for index, one in enumerate(found):
             sys.stdout.write("\n" if index else "")
             _write(sys.stdout, one, every_right=options.rights)
+        sys.stdout.write(f"! {disabled}\n" if disabled else "")
         sys.stdout.writelines(f"! {visible_line(unread_message(options.config, *one))}\n" for one in unread)
         sys.stdout.writelines(f"- {visible_line(str(one))}\n" for one in ineffective)
     if any(one.unreachable for one in found):
         return EXIT_ERROR
-    return EXIT_WELL if all(one.is_well for one in found) and not unread else EXIT_NOT_WELL
+    return EXIT_WELL if all(one.is_well for one in found) and not unread and not disabled else EXIT_NOT_WELL
 
 
-def _with_way_back(one: Preview, config: MirrorMakerConfig, pair: SourceAndTarget) -> Preview:
-    """With a note if the file has no flow that brings applications back after a failover."""
-    replicating = config.replicating_pairs()
-    if pair not in replicating:
-        return one
-    missing = way_back_advice(pair, is_enabled=SourceAndTarget(pair.target, pair.source) in replicating)
-    return replace(one, notes=(*one.notes, *(f"After a failover: {sentence}." for sentence in missing)))
+def _reverse_props(config: MirrorMakerConfig, pair: SourceAndTarget) -> Mapping[str, str] | None:
+    """The settings of the source connector in the opposite direction, if the file enables it."""
+    reverse = FlowConfig.of(config, pair).reverse
+    return None if reverse is None else reverse.source_connector
 
 
 def _json(one: Preview) -> dict[str, Any]:

@@ -119,7 +119,7 @@ def look(options: Any) -> Snapshot:
     file, name = options.config, options.flow
     pairs = config.replicating_pairs() if name is None else [pair_of(config, file, name)]
     if not pairs:
-        raise CommandError(f"{file} has no enabled flow; enable one with SOURCE->TARGET.enabled = true.")
+        raise CommandError(config.disabled_message)
     pattern = pattern_argument("topic", options.topic)
     snapshot = observe_once(config, [str(pair) for pair in pairs], timeout_s=options.timeout)
     return snapshot if pattern is None else selected(snapshot, pattern, options.topic)

@@ -109,6 +109,9 @@ _FREE_PREFIXES: Final = (_PROVIDERS, "replication.policy", TOPIC_THROTTLE_PREFIX
 BYTE_ARRAY_CONVERTER: Final = "org.apache.kafka.connect.converters.ByteArrayConverter"
 
 
+_NOTHING_ENABLED: Final = "The file enables no flow, so nothing is copied: processes write only heartbeats. Enable one with SOURCE->TARGET.enabled = true."
+
+
 @dataclass(frozen=True, order=True)
 class SourceAndTarget:
     """A flow by its clusters' aliases; ``str`` gives ``A->B``."""
@@ -213,6 +216,11 @@ class MirrorMakerConfig:
     def possible_pairs(self) -> list[SourceAndTarget]:
         """Every ordered pair of two different clusters."""
         return [SourceAndTarget(s, t) for s in self.clusters for t in self.clusters if s != t]
+
+    @property
+    def disabled_message(self) -> str:
+        """A message if the file enables no flow, so that nothing is copied; "" otherwise."""
+        return "" if self.replicating_pairs() else _NOTHING_ENABLED
 
     def replicating_pairs(self) -> list[SourceAndTarget]:
         """The flows that replicate topics; the other :meth:`cluster_pairs` only emit heartbeats.

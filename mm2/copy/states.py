@@ -42,6 +42,9 @@ class PartitionState(StrEnum):
 #: States of a healthy partition.
 HEALTHY: Final = frozenset({PartitionState.RUNNING, PartitionState.CATCHING_UP, PartitionState.PREPARING})
 
+#: States that need no attention: a pause is deliberate.
+WELL: Final = HEALTHY | {PartitionState.PAUSED}
+
 #: States that require an action. With ``partition.error=fail`` they fail the task. DELETED is not one of them: the topic leaves the
 #: assignment with the next topic refresh. A full disk and an unreachable broker are retried, as in Java's producer.
 LASTING: Final = frozenset(

@@ -6,11 +6,12 @@ Offsets are those of the next record; None is unknown. Times are milliseconds si
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from mm2.kafka.structs import TopicPartition
+from mm2.reasons import WayBackCode
 
 
 def counted(count: int, thing: str) -> str:
@@ -326,7 +327,7 @@ class FailoverReport:
     ``source_error`` is why the source did not answer; ``last_contact_ms`` is the time of the newest data from it on the
     target. ``divergent``: ranges of offsets at which the clusters have other records although offsets are preserved
     (`mm2.failover.divergence`). ``notes`` (what to know of the figures), ``done``, ``problems`` (what failed) and ``advice`` (next
-    steps) are messages.
+    steps) are messages. ``way_back``: by topic, whether the flow in the opposite direction copies it.
     """
 
     verb: str
@@ -344,6 +345,7 @@ class FailoverReport:
     done: Sequence[str] = ()
     problems: Sequence[str] = ()
     advice: Sequence[str] = ()
+    way_back: Mapping[str, WayBackCode] = field(default_factory=dict)
 
     @property
     def is_well(self) -> bool:
@@ -389,5 +391,6 @@ class FailoverReport:
             "done": list(self.done),
             "problems": list(self.problems),
             "advice": list(self.advice),
+            "way_back": {topic: str(code) for topic, code in self.way_back.items()},
             "well": self.is_well,
         }

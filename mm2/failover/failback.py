@@ -52,6 +52,7 @@ from mm2.mirror.ledgers import PROVENANCE_NOTE
 from mm2.mirror.promotions import Promotion, promoted, withdrawn
 from mm2.mirror.record_changes import changing_keys
 from mm2.mirror.source_connector import topic_selection
+from mm2.mirror.way_back import WayBack
 
 VERB: Final = "failback"
 #: A restarted connector refreshes its topics at once; its tasks follow after a rebalance.
@@ -121,6 +122,7 @@ def failback(config: FlowConfig, reverse: FlowConfig, options: FailbackOptions) 
                 _FlowReversal(sides, reverse, stuck, promotions).withdraw(done, problems)
         if renamed and not problems and not options.dry_run:
             _resume(sides, renamed, done, problems)
+        way_back = sides.way_back({one.topic: one.remote_topic for one in partitions})
         return FailoverReport(
             VERB,
             str(config.pair),
@@ -133,7 +135,8 @@ def failback(config: FlowConfig, reverse: FlowConfig, options: FailbackOptions) 
             divergent=[one.to_json() for one in divergence.ranges],
             done=done,
             problems=problems,
-            advice=_advice(sides, reverse, tail, renamed, unnamed, partitions),
+            advice=_advice(sides, reverse, tail, renamed, unnamed, partitions, way_back),
+            way_back=way_back.topics,
         )
 
 
@@ -160,8 +163,16 @@ def _resume(sides: Sides, topics: Collection[str], done: list[str], problems: li
 
 
 def check_reverse_names(sides: Sides, reverse: FlowConfig, topics: Collection[str]) -> None:
-    """Raise Refused if the opposite flow cannot take over these topics, whose names transformations have kept."""
+    """Raise Refused if the opposite flow cannot take over these topics: it does not select them, or transformations change the names
+    that those of the flow have kept.
+    """
     names = topic_selection(reverse.source_connector)
+    if left_out := sorted(topic for topic in topics if not names.should_replicate(topic)):
+        more = f" and {len(left_out) - 1:,} more" if len(left_out) > 1 else ""
+        raise Refused(
+            f"{reverse.pair} would copy nothing of {left_out[0]}{more} to {reverse.pair.target}: its topics and topics.exclude, or its "
+            f"replication policy, do not select it. Change {reverse.pair}.topics, or choose other topics with --topic."
+        )
     other = next((topic for topic in sorted(topics) if names.remote(topic) != topic), None)
     if sides.selection.route and other is not None:
         raise Refused(
@@ -408,6 +419,7 @@ def _advice(
     renamed: Collection[str],
     unnamed: Collection[str],
     partitions: Sequence[PartitionEvidence],
+    way_back: WayBack,
 ) -> list[str]:
     source, target = sides.pair.source, sides.pair.target
     advice = []
@@ -427,6 +439,7 @@ def _advice(
             f"{counted(sum(one.others or 0 for one in foreign), 'record')} of other producers are in {foreign[0].remote_topic} on {target} after those "
             f"from {source}, in {counted(len(foreign), 'partition')} in all; no flow copies them to {source}"
         )
+    advice += way_back.sentences(copied=False)
     if sides.config.has_reverse:
         advice.append(
             f"to return to {source}: stop applications on {target}, then mm2 failover FILE '{target}->{source}' --wait 60"

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from mm2.config.mirrormaker import SourceAndTarget
 from mm2.failover.copy_control import hand_over, may_be_promoted, on_interrupt
 from mm2.failover.denials import denials_of, still_denied, to_allow
 from mm2.failover.evidence import (
@@ -39,6 +38,7 @@ from mm2.failover.partitions import last_contact_ms
 from mm2.failover.sides import FlowConfig, Refused, Sides, now_ms
 from mm2.kafka.errors import KafkaFailure
 from mm2.mirror.promotions import promoted
+from mm2.mirror.way_back import WayBack
 
 VERB: Final = "failover"
 
@@ -93,6 +93,7 @@ def _dry_run(sides: Sides, before: Before, options: FailoverOptions) -> Failover
 
 def _report(sides: Sides, result: _Result, groups: Groups, *, dry_run: bool) -> FailoverReport:
     done, failed = _group_messages(result.groups)
+    way_back = sides.way_back({one.topic: one.remote_topic for one in result.partitions})
     return FailoverReport(
         VERB,
         str(sides.pair),
@@ -105,7 +106,8 @@ def _report(sides: Sides, result: _Result, groups: Groups, *, dry_run: bool) -> 
         notes=[*result.notes, *groups.notes],
         done=[*result.done, *done],
         problems=[*result.problems, *_still_promoted(sides), *groups.problems, *failed],
-        advice=[*_conditions(sides, dry_run=dry_run), *_advice(sides, result.partitions)],
+        advice=[*_conditions(sides, dry_run=dry_run), *_advice(sides, result.partitions, way_back)],
+        way_back=way_back.topics,
     )
 
 
@@ -223,35 +225,20 @@ def _group_messages(rows: Sequence[GroupEvidence]) -> tuple[list[str], list[str]
     return done, problems
 
 
-def way_back_advice(pair: SourceAndTarget, *, is_enabled: bool, has_run: bool = True) -> list[str]:
-    """What is missing for the way back: the flow in the opposite direction has to be enabled, and to have run once."""
-    reverse = f"{pair.target}->{pair.source}"
-    start = f"run a process with --clusters {pair.source}"
-    if not is_enabled:
-        return [
-            (
-                f"no enabled flow copies what is written on {pair.target} to {pair.source}: for the way back set {reverse}.enabled = true "
-                f"and {start}"
-            )
-        ]
-    return [] if has_run else [f"{reverse} is enabled and has never run, which the way back requires: {start}"]
-
-
-def _advice(sides: Sides, partitions: Sequence[PartitionEvidence]) -> list[str]:
+def _advice(sides: Sides, partitions: Sequence[PartitionEvidence], way_back: WayBack) -> list[str]:
     source, target = sides.pair.source, sides.pair.target
     same = any(sides.is_same_name(one.topic) for one in partitions)
-    renamed = next((one for one in partitions if not sides.is_same_name(one.topic)), None)
+    renamed = {one.topic: one.remote_topic for one in partitions if not sides.is_same_name(one.topic)}
     advice = []
-    if renamed is not None:
-        copied = f", which the flow {target}->{source} copies to {source}" if sides.config.has_reverse else ""
+    if renamed:
+        topic, remote = next(iter(renamed.items()))
+        likewise = f"; {counted(len(renamed) - 1, 'more topic')} likewise" if len(renamed) > 1 else ""
         advice.append(
-            f"start consumers on {target}; they read {renamed.remote_topic} (records from {source}) and {renamed.topic} (records "
-            f"written on {target}); producers write to {renamed.topic}{copied}"
+            f"start consumers on {target}; they read {remote} (records from {source}) and {topic} (records "
+            f"written on {target}); producers write to {topic}{likewise}"
         )
     if same:
         advice.append(f"start consumers and producers on {target}, with the same topics")
-    # Whether it has run is only known if the source answers, which has its ledger.
-    has_run = sides.source is None or sides.reverse_ledger is not None
-    advice += way_back_advice(sides.pair, is_enabled=sides.config.has_reverse, has_run=has_run)
+    advice += way_back.sentences()
     advice.append(f"when {source} is available again: mm2 failback FILE '{sides.pair}' --dry-run")
     return advice

@@ -192,19 +192,13 @@ def _text(acl: AclBinding) -> str:
 
 
 def _advice(sides: Sides, topics: Collection[str]) -> list[str]:
-    source, target = sides.pair.source, sides.pair.target
-    renamed = [topic for topic in topics if not sides.is_same_name(topic)]
+    target = sides.pair.target
+    renamed = sorted(sides.selection.remote(topic) for topic in topics if not sides.is_same_name(topic))
     advice = []
     if renamed:
-        remote = sides.selection.remote(min(renamed))
-        applications = f"applications can now write to {remote} on {target}"
-        if sides.selection.route:
-            advice.append(f"{applications}. The flow {target}->{source} copies it if its topics name it")
-        else:
-            advice.append(
-                f"{applications}. Those records are not copied to {source}: the flow "
-                f"{target}->{source} copies {min(renamed)} and not {remote}, which came from {source}"
-            )
+        more = f" and {counted(len(renamed) - 1, 'more remote topic')}" if len(renamed) > 1 else ""
+        advice.append(f"applications can now write to {renamed[0]}{more} on {target}")
+        advice += sides.way_back(dict.fromkeys(renamed, "")).sentences()
     if len(renamed) < len(topics):
         advice.append(f"applications can now write to the same topics on {target}")
     advice.append(f"to copy these topics again: mm2 failback FILE '{sides.pair}' --dry-run")

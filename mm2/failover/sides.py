@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from mm2.config.configdef import ConfigException
@@ -30,6 +30,7 @@ from mm2.mirror.group_offsets import ASSIGNED_SHARE_GROUPS_KEY, group_state
 from mm2.mirror.record_changes import changing_keys
 from mm2.mirror.source_answers import EVERY_S, SourceAnswers, source_answers
 from mm2.mirror.source_connector import topic_selection
+from mm2.mirror.way_back import WayBack, way_back
 
 SOURCE_NAME: Final = "MirrorSourceConnector"
 CHECKPOINT_NAME: Final = "MirrorCheckpointConnector"
@@ -53,18 +54,30 @@ class Refused(Exception):
 class FlowConfig:
     """The configuration of a flow, with references resolved. Contains secrets.
 
-    ``has_reverse``: the file enables the flow in the opposite direction.
+    ``reverse``: the flow in the opposite direction; None if the file does not enable it, or if its settings cannot be used
+    (``reverse_error``).
     """
 
     pair: SourceAndTarget
     source_connector: dict[str, str]
     checkpoint_connector: dict[str, str]
     worker: dict[str, str]
-    has_reverse: bool
+    reverse: FlowConfig | None = None
+    reverse_error: str = ""
 
     @classmethod
     def of(cls, config: MirrorMakerConfig, pair: SourceAndTarget) -> FlowConfig:
         """The flow's configuration from the file. Raises ConfigException."""
+        made, opposite = cls._without_reverse(config, pair), SourceAndTarget(pair.target, pair.source)
+        if opposite not in config.replicating_pairs():
+            return made
+        try:
+            return replace(made, reverse=cls._without_reverse(config, opposite))
+        except ConfigException as error:  # which must not prevent a failover
+            return replace(made, reverse_error=str(error))
+
+    @classmethod
+    def _without_reverse(cls, config: MirrorMakerConfig, pair: SourceAndTarget) -> FlowConfig:
         transformer = ConfigTransformer.from_props(config.originals)
         for alias in (pair.source, pair.target):
             if not config.client_config(alias).get("bootstrap.servers"):
@@ -74,8 +87,12 @@ class FlowConfig:
             transformer.transform(config.connector_config(pair, SOURCE_CONNECTOR)),
             transformer.transform(config.connector_config(pair, CHECKPOINT_CONNECTOR)),
             config.worker_config(pair),
-            SourceAndTarget(pair.target, pair.source) in config.replicating_pairs(),
         )
+
+    @property
+    def has_reverse(self) -> bool:
+        """Whether the file enables the flow in the opposite direction."""
+        return self.reverse is not None or bool(self.reverse_error)
 
 
 class Sides:
@@ -246,12 +263,33 @@ class Sides:
         )
         return committing, shared
 
-    def _config_state(self) -> ClusterConfigState:
-        """The configurations of the flow's connectors and tasks; empty without a config topic."""
-        fold, topic = ConfigFold(), self.config.worker["config.storage.topic"]
-        if vanished(self.target.describe_topics([topic])[topic]):
+    def way_back(self, topics: Mapping[str, str]) -> WayBack:
+        """Whether the opposite flow copies these topics, with their remote topics, as far as the clusters answer."""
+        reverse = self.config.reverse
+        is_held = False
+        if reverse is not None and self.source is not None and self.reverse_ledger is not None:
+            with suppress(KafkaFailure):
+                state = self._config_state(Side.SOURCE, reverse).target_state(SOURCE_NAME)
+                is_held = state not in {None, TargetState.STARTED}
+        return way_back(
+            self.pair,
+            None if reverse is None else reverse.source_connector,
+            topics,
+            source=self.source,
+            target=self.target,
+            # Whether it has run is only known if the source answers, which has its ledger.
+            has_run=self.source is None or self.reverse_ledger is not None or bool(self.reverse_error),
+            is_held=is_held,
+            error=self.config.reverse_error,
+        )
+
+    def _config_state(self, side: Side = Side.TARGET, flow: FlowConfig | None = None) -> ClusterConfigState:
+        """The configurations of a flow's connectors and tasks, on its target; empty without a config topic."""
+        fold, topic = ConfigFold(), (flow or self.config).worker["config.storage.topic"]
+        admin = self.source if side is Side.SOURCE else self.target
+        if admin is None or vanished(admin.describe_topics([topic])[topic]):
             return fold.snapshot()  # a reader would wait for it
-        with self.client(Side.TARGET, ClientKind.CONSUMER) as cluster:
+        with self.client(side, ClientKind.CONSUMER) as cluster:
             log = KafkaBasedLog(
                 cluster,
                 topic,

@@ -225,7 +225,8 @@ class MirrorMaker:
         return self._plans
 
     def _failing_lanes(self, pair: SourceAndTarget) -> list[str]:
-        return self._engine.failing_lanes(str(pair))
+        failing = self._engine.failing_lanes(str(pair))
+        return [self._config.disabled_message, *failing] if self._config.disabled_message else failing
 
     @property
     def engine(self) -> CopyEngine:

@@ -46,7 +46,7 @@ from mm2.mirror.heartbeat import kept_heartbeats
 from mm2.mirror.internal_topics import KeptTopic, why_not_created
 from mm2.mirror.leading_gaps import planned_gaps
 from mm2.mirror.ledgers import Ledgers, copied_topics
-from mm2.mirror.own_topics import kept_dead_letters, kept_ledger
+from mm2.mirror.own_topics import is_own_topic, kept_dead_letters, kept_ledger
 from mm2.mirror.plans import FlowPlan
 from mm2.mirror.preserved_offsets import PreservedOffsets, denies_writes
 from mm2.mirror.provenance import Provenance
@@ -59,6 +59,7 @@ from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY, kept_syncs, syncs_side, syncs
 from mm2.mirror.topic_acls import GROUP_ACLS_KEY, TopicAcls, sentence, writing_principals
 from mm2.mirror.topic_configs import TopicConfigs
 from mm2.mirror.topic_limits import RemoteTopicsLimits
+from mm2.mirror.way_back import way_back
 from mm2.mirror.write_denials import WriteDenials, flow_principals, noted_denials, refusal
 
 _PREFLIGHT_S: Final = 5.0
@@ -113,13 +114,15 @@ class Preview:
         )
 
 
-def preview(pair: SourceAndTarget, plan: FlowPlan) -> Preview:
+def preview(pair: SourceAndTarget, plan: FlowPlan, reverse: Mapping[str, str] | None = None) -> Preview:
     """Preview a flow on its clusters as they are now. A failed request becomes an error or a note, never an exception.
+
+    ``reverse`` are the settings of the source connector of the flow in the opposite direction, if it is enabled.
 
     Raises ConfigException or ConnectError for settings that cannot be used.
     """
     with ExitStack() as stack:
-        return _Previewer(pair, plan, stack).all()
+        return _Previewer(pair, plan, stack, reverse).all()
 
 
 class _Collected(RecurringErrors):
@@ -135,8 +138,11 @@ class _Collected(RecurringErrors):
 
 
 class _Previewer:
-    def __init__(self, pair: SourceAndTarget, plan: FlowPlan, stack: ExitStack) -> None:
+    def __init__(
+        self, pair: SourceAndTarget, plan: FlowPlan, stack: ExitStack, reverse: Mapping[str, str] | None
+    ) -> None:
         self._pair = pair
+        self._reverse = reverse
         self._plan = plan
         self._props = plan.resolved[_name(SOURCE_CONNECTOR)]
         self._checkpoints = plan.resolved[_name(CHECKPOINT_CONNECTOR)]
@@ -177,6 +183,7 @@ class _Previewer:
                 remotes = set(map(self._selection.remote, source.partitions))
                 target = self._seen(Side.TARGET, lambda topic: topic in remotes or self._selection.is_remote(topic))
                 topics = self._topics_to_copy(source)
+                self._nothing_selected(topics)
                 former = self._other_names(topics, target)
                 self._remote_topics(topics, source, target)
                 self._topics_of_producers(topics)
@@ -185,6 +192,8 @@ class _Previewer:
                 self._acls(topics, source)
             except KafkaFailure as failure:
                 self._errors.append(str(failure))
+        if self._plan.replicates:
+            self._way_back(topics)
         self._connectors(topics)
         literal = self._literal_topics(source)
         names = Names(
@@ -313,6 +322,29 @@ class _Previewer:
         ]
         return allowed - provenance.handed_over
 
+    def _nothing_selected(self, topics: Collection[str]) -> None:
+        """Report a flow that would copy nothing."""
+        policy = self._selection.policy
+
+        def is_of_applications(topic: str) -> bool:
+            return not (
+                policy.is_heartbeats_topic(topic)
+                or policy.is_internal_topic(topic)
+                or is_own_topic(topic)
+                or self._selection.is_cycle(topic)
+            )
+
+        if any(map(is_of_applications, topics)):
+            return
+        alias = self._pair.source
+        there = sorted(filter(is_of_applications, self._admins[Side.SOURCE].list_topics()))
+        if not there:
+            self._notes.append(f"Nothing is copied yet: cluster {alias} has no topics that this client may describe.")
+        elif not any(map(self._selection.should_replicate, there)):
+            self._errors.append(
+                f"Nothing would be copied: topics and topics.exclude select no topic of cluster {alias}, which has {_first_of(there)}."
+            )
+
     def _other_names(self, topics: Collection[str], target: TopicsSeen) -> set[str]:
         """Report remote topics to which the replication policy or the transformations now give other names than when they
         were copied. Returns those with the old names that exist.
@@ -403,6 +435,18 @@ class _Previewer:
                 f"After a failover: producers need these topics on {alias}, which do not exist there: {_first_of(missing)}. "
                 "Create them before, unless the brokers create topics automatically."
             )
+
+    def _way_back(self, topics: Collection[str]) -> None:
+        """Report what would not be copied back after a failover."""
+        policy, remote = self._selection.policy, self._selection.remote
+        found = way_back(
+            self._pair,
+            self._reverse,
+            {topic: remote(topic) for topic in topics if not policy.is_heartbeats_topic(topic)},
+            source=self._admins.get(Side.SOURCE),
+            target=self._admins.get(Side.TARGET),
+        )
+        self._notes += [f"After a failover: {one}." for one in found.sentences(copied=False)]
 
     def _preserved_offsets(self, topics: Collection[str], source: TopicsSeen, target: TopicsSeen) -> None:
         """What is filled before the first record, and remote partitions that are not written to."""

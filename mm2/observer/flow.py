@@ -14,6 +14,7 @@ from mm2.connect.herder.distributed import DistributedHerder
 from mm2.copy.driver.engine import CopyEngine
 from mm2.copy.driver.status import FlowStatus
 from mm2.copy.ledger import Ledger, Verified
+from mm2.copy.states import PartitionState
 from mm2.copy.tally import BOUNDS_S
 from mm2.kafka.structs import TopicPartition
 from mm2.metrics.mirror import metric_formats
@@ -31,6 +32,7 @@ from mm2.observer.polls import FlowClients, GroupsPoll, HeartbeatsPoll, LedgerPo
 from mm2.observer.views import FlowView, HeartbeatView, Latency, Risk
 from mm2.observer.watch import PeriodicPoll
 from mm2.observer.work import HerderWork, NoWork, StoredWork, Work, Works
+from mm2.reasons import PauseCode
 
 #: Partitions whose end offsets are requested per second; the polling interval grows with their number.
 _ENDS_PER_S: Final = 2_000
@@ -314,6 +316,7 @@ class FlowObserver:
             troubles.append(f"its workers are not known: {self._unread_work}")
         if unlisted := self._unlisted_topics(now_s):
             troubles.append(unlisted)
+        pauses, heartbeats, is_empty = self._pauses(partitions)
         # The ledger also contains the source's end offsets of the last fetch.
         known = self._source.ends_at_s > 0 or partitions.risk.least is not None
         seen = (ledger is not None and known) or (self._ledger.is_missing and source.answered_s is not None)
@@ -335,7 +338,24 @@ class FlowObserver:
             partitions.losses,
             differences,
             unknown,
+            self._new_topics.nothing_selected if is_empty and not work.held else "",
+            pauses,
+            heartbeats,
         )
+
+    def _pauses(self, partitions: Partitions) -> tuple[Mapping[PauseCode | None, int], int, bool]:
+        """The number of paused partitions by cause, that of heartbeats topics which are not paused, and whether there are no
+        partitions of other topics. Of many partitions, these are only counted if one is paused, or if nothing is selected.
+        """
+        paused = partitions.states.get(PartitionState.PAUSED, 0)
+        if not paused and not self._new_topics.nothing_selected:
+            return {}, 0, False
+        policy = self._clients.policy
+        counted = [one for one in partitions.views if one.is_counted]
+        heartbeats = {topic for topic in {one.topic for one in counted} if policy.is_heartbeats_topic(topic)}
+        pauses = Counter(one.pause for one in counted if one.state is PartitionState.PAUSED)
+        others = sum(one.topic in heartbeats and one.state is not PartitionState.PAUSED for one in counted)
+        return pauses, others, all(one.topic in heartbeats for one in counted)
 
     def _unlisted_topics(self, now_s: float) -> str:
         """Why it is not known which topics the flow has not found yet; "" while a cluster does not answer at all."""

@@ -14,10 +14,19 @@ from typing import Final
 
 from mm2.copy.states import HEALTHY, PartitionState
 from mm2.observer.views import FlowState, LossView, Risk
+from mm2.reasons import PauseCode
 
 #: States of a partition that are not an error: it makes progress, or a user has paused or throttled it.
 _ON_ITS_WAY: Final = HEALTHY | {PartitionState.THROTTLED, PartitionState.PAUSED}
 _BEHIND: Final = (PartitionState.CATCHING_UP, PartitionState.THROTTLED, PartitionState.PREPARING)
+_PAUSED_BY: Final = {
+    PauseCode.USER: "by a user (mm2 resume)",
+    PauseCode.FLOW: "with the flow (mm2 resume)",
+    PauseCode.PROMOTED: "promoted by mm2 failover or mm2 promote (mm2 failback)",
+    PauseCode.TURNED: "copied by the flow in the opposite direction",
+    PauseCode.NOT_SELECTED: "not selected any more",
+    None: "for an unknown reason",
+}
 #: How long a loss is reported. It cannot be undone, so the report must end: a daily script sees each loss, and a flow
 #: does not stay red forever. The ledger, `mm2 gaps` and the metrics keep it.
 LOSSES_REPORTED_MS: Final = 24 * 3_600_000
@@ -37,6 +46,9 @@ class FlowInputs:
     - ``losses``: those of the last day, newest first; they do not affect the state.
     - ``differences``: what `mm2 verify` has recorded, by kind.
     - ``unknown``: why the state of the target is not known although it answers.
+    - ``nothing_selected``: why no topic of the source is selected; "" if one is, or if that is not known.
+    - ``pauses``: the number of paused partitions by cause, and ``heartbeats`` that of heartbeats topics among ``states``, which
+      are not paused with the topics of applications.
     """
 
     source: str
@@ -56,6 +68,9 @@ class FlowInputs:
     losses: tuple[LossView, ...] = ()
     differences: Mapping[str, int] = field(default_factory=dict)
     unknown: str = ""
+    nothing_selected: str = ""
+    pauses: Mapping[PauseCode | None, int] = field(default_factory=dict)
+    heartbeats: int = 0
 
 
 def state_of(inputs: FlowInputs) -> FlowState:
@@ -70,9 +85,6 @@ def state_of(inputs: FlowInputs) -> FlowState:
     if inputs.held:
         return FlowState.PAUSED
     states = inputs.states
-    copied = sum(states.values())
-    if copied and states.get(PartitionState.PAUSED, 0) == copied:
-        return FlowState.PAUSED
     if (
         inputs.failed
         or inputs.troubles
@@ -80,6 +92,10 @@ def state_of(inputs: FlowInputs) -> FlowState:
         or any(states[state] for state in states if state not in _ON_ITS_WAY)
     ):
         return FlowState.DEGRADED
+    if inputs.nothing_selected:
+        return FlowState.NO_TOPICS
+    if 0 < sum(states.values()) - inputs.heartbeats <= states.get(PartitionState.PAUSED, 0):
+        return FlowState.PAUSED
     behind = sum(states.get(state, 0) for state in _BEHIND)
     is_begun = inputs.risk.least is not None
     return FlowState.CATCHING_UP if behind or not is_begun else FlowState.RUNNING
@@ -93,6 +109,10 @@ def summary_of(inputs: FlowInputs) -> str:
         parts.append(f"Nothing is copied: {_unended(inputs.idle_reason)}.")
     elif inputs.held:
         parts.append(f"Copying is {inputs.held}.")
+    elif inputs.nothing_selected:
+        parts.append(f"Nothing is copied: {inputs.nothing_selected}.")
+    elif inputs.pauses:
+        parts.append(_paused(inputs))
     if inputs.source_error:
         parts.append(_silent(source, inputs.source_error_since_ms))
         if inputs.seen and risk.least is not None:
@@ -129,6 +149,14 @@ def _lost(losses: tuple[LossView, ...], source: str) -> str:
         of = f" of {partitions} partitions" if partitions > 1 else ""
         where = f"{offsets:,} offsets in {len(losses)} ranges{of}, the newest {where}"
     return f"Permanently lost within the last day: {where}, {how} (found {found}); see mm2 gaps."
+
+
+def _paused(inputs: FlowInputs) -> str:
+    total = sum(inputs.states.values()) - inputs.heartbeats
+    paused = sum(inputs.pauses.values())
+    why = ", ".join(f"{number:,} {_PAUSED_BY[code]}" for code, number in inputs.pauses.items())
+    verb = "is" if total == 1 else "are"
+    return f"{paused:,} of {total:,} partition{'' if total == 1 else 's'} {verb} paused and not copied: {why}."
 
 
 def _differs(inputs: FlowInputs) -> str:

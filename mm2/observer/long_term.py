@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Protocol
 
 import structlog
 
-from mm2.copy.states import HEALTHY
+from mm2.copy.states import WELL
 from mm2.observer.history import QUANTILES, History, latency_name
 from mm2.observer.prometheus import PrometheusFailure
 
@@ -182,7 +182,7 @@ def expressions_of(flow: str, topic: str, step_s: int, matchers: str) -> dict[st
             **{latency_name(one): f"histogram_quantile({one}, sum by (le) (rate({rates})))" for one in QUANTILES},
         }
     of_topic = f"{common},topic={_quoted(topic)}"
-    unhealthy = f'{of_topic},state!~"{"|".join(sorted(HEALTHY))}"'
+    unhealthy = f'{of_topic},state!~"{"|".join(sorted(WELL))}"'
     return {
         "records_per_s": f"sum(rate(mm2_copied_records_total{{{of_topic}}}{window}))",
         "lag_records": f"sum(max by (partition) (max_over_time(mm2_partition_lag_records{{{of_topic}}}{window})))",

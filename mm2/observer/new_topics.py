@@ -22,6 +22,7 @@ from mm2.mirror.clients import Side
 from mm2.mirror.discovery import see_topics, vanished
 from mm2.mirror.filters import close_quietly
 from mm2.mirror.ledgers import Ledgers, copied_to
+from mm2.mirror.own_topics import is_own_topic
 from mm2.mirror.preparation import Preparation, preparations, since
 from mm2.mirror.promotions import promoted
 from mm2.mirror.provenance import Provenance
@@ -33,6 +34,7 @@ from mm2.observer.polls import FlowClients
 
 #: Interval of the poll: a list of all topics of a cluster is a large response.
 NEW_TOPICS_S: Final = 60.0
+_LONGEST_TOPICS: Final = 100
 _REASON: Final = "nothing was copied yet: new topics are found after refresh.topics.interval.seconds at the latest"
 _NOT_REFRESHED: Final = (
     "nothing was copied yet: with refresh.topics.enabled=false, new topics are found when the connector is restarted"
@@ -42,12 +44,15 @@ _NOT_REFRESHED: Final = (
 class NewTopicsPoll:
     """Polls for such partitions; ``found`` has them, with the time when they were first seen.
 
+    ``nothing_selected``: why no topic of the source is selected, as of the last poll; "" if one is, or if that is not known.
+
     The reader sets ``ledger`` (None: not read yet), and ``assigned`` to the partitions that the tasks have.
     """
 
     def __init__(self, clients: FlowClients) -> None:
         """Opens nothing."""
         self.found: Mapping[TopicPartition, Preparation] = {}
+        self.nothing_selected = ""
         self.ledger: Ledger | None = None
         self.assigned: Collection[TopicPartition] = ()
         self._props = clients.props
@@ -72,12 +77,21 @@ class NewTopicsPoll:
                 return
         selection, provenance = self._rules
 
+        listed = 0
+
         def is_selected(topic: str) -> bool:
-            return selection.should_replicate(topic) and not selection.policy.is_heartbeats_topic(topic)
+            nonlocal listed
+            policy = selection.policy
+            if policy.is_heartbeats_topic(topic) or policy.is_internal_topic(topic) or is_own_topic(topic):
+                return False
+            listed += 1
+            return selection.should_replicate(topic)
 
         # A topic that cannot be described now still has the partitions that were found.
         counts = Counter(tp.topic for tp in self.found)
-        selected = see_topics(self._admin, is_selected, counts).partitions
+        seen = see_topics(self._admin, is_selected, counts)
+        selected = seen.partitions
+        self.nothing_selected = "" if selected or seen.unknown else self._nothing_selected(listed)
         known = {*self.assigned, *preparations(ledger), *ledger.partitions()}
         topics = {tp.topic for tp in known}
         new = selected.keys() - topics - self._refused
@@ -116,6 +130,15 @@ class NewTopicsPoll:
         starts = self._admin.list_offsets(dict.fromkeys(partitions, EARLIEST)) if partitions else {}
         ends = self._admin.list_offsets(dict.fromkeys(partitions, LATEST)) if partitions else {}
         return [tp for tp in partitions if _may_have_records(starts[tp], ends[tp])]
+
+    def _nothing_selected(self, listed: int) -> str:
+        source = self._source.name
+        if not listed:
+            return f"{source} has no topics that this client may describe"
+        topics = self._props.get("topics", "").strip()
+        shown = topics if len(topics) <= _LONGEST_TOPICS else f"{topics[:_LONGEST_TOPICS]}…"
+        some = "the only topic" if listed == 1 else f"any of the {listed:,} topics"
+        return f"topics = {shown or '.*'} and topics.exclude do not select {some} of {source}"
 
     def _reason(self, ledger: Ledger) -> str:
         over_limit = over_limit_message(ledger)

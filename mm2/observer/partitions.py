@@ -31,6 +31,8 @@ from mm2.reasons import PauseCode
 
 #: A partition with this lag in offsets is catching up, as in the copier (`mm2.copy.executor.cursor`).
 BEHIND_OFFSETS: Final = 10_000
+#: The same if the oldest record that is not on the target is older.
+BEHIND_S: Final = 30.0
 #: A partition with lag that has made no progress for this long is stalled, whatever state it reports.
 STALLED_S: Final = 30.0
 _RATE_OVER_S: Final = 10.0
@@ -293,6 +295,8 @@ class PartitionBook:
         if inputs.silent and standing.state in HEALTHY:
             # A copier that waits for records does not know yet that none can arrive.
             standing = _Standing(PartitionState.UNREACHABLE, inputs.silent, inputs.silent_since_ms)
+        if standing.state is PartitionState.RUNNING and seconds is not None and seconds > BEHIND_S:
+            standing = standing._replace(state=PartitionState.CATCHING_UP)
         is_counted = inputs.is_counted(tp, task)
         is_end_current = tp in inputs.ends or (status is not None and status.is_fresh and status.row is not None)
         is_lag_exact = inputs.has_current_ends and is_end_current and tp not in inputs.missing

@@ -17,7 +17,7 @@ import structlog
 
 from mm2.copy.driver.engine import CopyEngine
 from mm2.copy.driver.status import FlowStatus, PartitionStatus
-from mm2.copy.states import HEALTHY, OTHER_LOG, PartitionState
+from mm2.copy.states import OTHER_LOG, WELL, PartitionState
 from mm2.copy.tally import BOUNDS_S
 from mm2.kafka.structs import TopicPartition
 from mm2.observer.flow import WatchedFlow
@@ -186,7 +186,7 @@ def _sums(rows: Iterable[tuple[str, int, float | None, int | None, bool]]) -> di
 
 
 def _of_view(view: PartitionView) -> tuple[str, int, float | None, int | None, bool]:
-    return view.topic, view.records, view.records_per_s, view.known_lag, view.state in HEALTHY
+    return view.topic, view.records, view.records_per_s, view.known_lag, view.state in WELL
 
 
 def _records(topics: Mapping[str, _TopicSum]) -> dict[str, int]:
@@ -201,7 +201,7 @@ def _lag(status: PartitionStatus) -> int | None:
 
 
 def _is_healthy(status: PartitionStatus) -> bool:
-    return status.row is None or PartitionState(status.row.state) in HEALTHY
+    return status.row is None or PartitionState(status.row.state) in WELL
 
 
 def _rate(

@@ -26,6 +26,7 @@ STATE_TONES: Final[Mapping[str, Tone]] = {
     FlowState.RUNNING: Tone.OK,
     FlowState.CATCHING_UP: Tone.BUSY,
     FlowState.PAUSED: Tone.PAUSED,
+    FlowState.NO_TOPICS: Tone.WARNING,
     FlowState.DEGRADED: Tone.BAD,
     FlowState.STOPPED: Tone.CRITICAL,
     FlowState.UNKNOWN: Tone.UNKNOWN,

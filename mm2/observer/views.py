@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from mm2.copy.states import HEALTHY, PartitionState
+from mm2.copy.states import WELL, PartitionState
 from mm2.copy.tally import STAGES
 from mm2.reasons import MoveCode, OffsetReasonCode, PauseCode, SparkDownCode
 
@@ -41,6 +41,7 @@ class FlowState(StrEnum):
     RUNNING = "RUNNING"
     CATCHING_UP = "CATCHING_UP"
     PAUSED = "PAUSED"
+    NO_TOPICS = "NO_TOPICS"  # the source has no topic that the flow selects, so nothing is copied
     DEGRADED = "DEGRADED"  # a part is blocked or differs from its source, or a cluster does not answer
     STOPPED = "STOPPED"  # nothing is copied although no user has requested this
     UNKNOWN = "UNKNOWN"  # no data yet
@@ -163,8 +164,8 @@ class PartitionView:
 
     @property
     def is_unhealthy(self) -> bool:
-        """Whether its state needs attention; never for a partition that the flow is not to copy."""
-        return self.is_counted and self.state not in HEALTHY
+        """Whether its state needs attention; never for a partition that is paused, or that the flow is not to copy."""
+        return self.is_counted and self.state not in WELL
 
 
 @dataclass(frozen=True, slots=True)

@@ -208,9 +208,8 @@ def test_a_reachable_source_with_uncopied_records_is_not_abandoned_by_accident(
     document = json.loads(out)
     assert (code, err, document["records_at_risk"], document["groups"]) == (0, "", 10, [])
     assert "a cluster has no authorizer, so there are no ACLs" in document["notes"]
-    assert document["advice"][0].startswith(
-        f"applications can now write to {remote} on B. Those records are not copied"
-    )
+    assert document["advice"][0] == f"applications can now write to {remote} on B"
+    assert document["advice"][1].startswith(f"no enabled flow copies what is written on B to {unique}: ")
     code, out, _ = asked(capsys, "failover", file, flow, "--leave-behind", "--yes", "--json", "--group", group)
     assert (code, outcomes(out)) == (0, {(group, 0): (500, "segments", "written")})
     assert json.loads(out)["groups"][0]["told_by"] == "source"

@@ -246,15 +246,32 @@ def test_plan_lists_typing_errors_and_what_would_not_be_copied_any_more(
     assert set(stopped(plan("A->B.enabled = false")[1])) == set(TOPICS)
 
 
-def test_next_steps_name_only_flows_that_the_file_enables(env: Environment, tmp_path: Path, capsys: Capsys) -> None:
-    advice = " ".join(env.dry_run(capsys)["advice"])
-    assert "which the flow B->A" not in advice
-    assert "for the way back set B->A.enabled = true" in advice
+def test_next_steps_evaluate_the_opposite_flow_for_each_topic(env: Environment, tmp_path: Path, capsys: Capsys) -> None:
+    """An enabled opposite flow copies back only what its filters and its policy select; `plan` prints it, too."""
+    document = env.dry_run(capsys)
+    assert set(document["way_back"].values()) == {"disabled"}
+    assert "for the way back set B->A.enabled = true" in " ".join(document["advice"])
     file = tmp_path / "mm2.properties"
-    file.write_text(f"{env.file.read_text()}B->A.enabled = true\nB->A.topics = none\n")
-    advice = " ".join(json.loads(asked(capsys, "failover", file, "A->B", "--dry-run", "--json")[1])["advice"])
-    assert "which the flow B->A copies to A" in advice
-    assert "for the way back" not in advice
+
+    def asked_with(topics: str) -> tuple[dict[str, str], str, str]:
+        file.write_text(f"{env.file.read_text()}B->A.enabled = true\nB->A.topics = {topics}\n")
+        found = json.loads(asked(capsys, "failover", file, "A->B", "--dry-run", "--json")[1])
+        (planned,) = json.loads(asked(capsys, "plan", file, "A->B", "--json")[1])["flows"]
+        return found["way_back"], "\n".join(found["advice"]), "\n".join(planned["notes"])
+
+    stays = "so records written to them on B stay there"
+    way_back, advice, notes = asked_with("none")
+    assert set(way_back.values()) == {"not_selected"}
+    assert "is configured to copy to A" not in advice
+    assert "B->A does not copy blocked, paused, running to A" in advice
+    assert stays in advice
+    assert stays in notes
+    way_back, advice, notes = asked_with("paus.*, B\\\\..*")
+    assert way_back == {"paused": "never_run", "blocked": "not_selected", "running": "not_selected"}
+    assert "B->A does not copy blocked, running to A" in advice
+    assert "B->A is enabled and has never run" in advice
+    assert "After a failover: B->A does not copy blocked, running to A" in notes
+    assert stays not in asked_with(".*")[2]
 
 
 def test_topics_that_the_flow_has_not_found_yet_are_not_left_out(env: Environment, capsys: Capsys) -> None:

@@ -213,7 +213,7 @@ class _FlowBlock:
         self._beats_text.show(text)
 
 
-_ALARM_STATES: Final = frozenset({FlowState.DEGRADED, FlowState.STOPPED})
+_ALARM_STATES: Final = frozenset({FlowState.NO_TOPICS, FlowState.DEGRADED, FlowState.STOPPED})
 
 
 def worst_first(flows: Sequence[FlowView]) -> Sequence[FlowView]:

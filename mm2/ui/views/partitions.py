@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from mm2.copy.states import HEALTHY, PartitionState
+from mm2.copy.states import WELL, PartitionState
 from mm2.observer.views import FlowView, PartitionView, Snapshot
 from mm2.ui.listing import Listing, Query, Shared
 from mm2.ui.meanings import MEANINGS, meaning_page
@@ -119,7 +119,7 @@ def row_of(entry: Entry) -> Row:
 def lead(flows: Sequence[FlowView]) -> str:
     """The number of partitions, how many are unhealthy, and the flows without data because a cluster does not respond."""
     total = sum(sum(flow.states.values()) for flow in flows)
-    unhealthy = sum(number for flow in flows for state, number in flow.states.items() if state not in HEALTHY)
+    unhealthy = sum(number for flow in flows for state, number in flow.states.items() if state not in WELL)
     unreachable = [
         f"{cluster} does not respond: the data of {flow.name} is stale."
         for flow in flows

@@ -113,6 +113,7 @@ def test_unhealthy_partitions_are_listed_with_their_reason_in_every_view() -> No
     [
         ([flow(), flow(FlowState.CATCHING_UP)], 0),
         ([flow(), flow(FlowState.PAUSED)], 1),
+        ([flow(), flow(FlowState.NO_TOPICS)], 1),
         ([flow(FlowState.DEGRADED, source_error="unreachable")], 1),
         ([flow(FlowState.STOPPED)], 1),
         ([flow(), flow(losses=(LOST,))], 1),  # it is running, and lost records today
@@ -195,7 +196,7 @@ def test_of_many_topics_those_that_need_attention_come_first() -> None:
         dataclasses.replace(TOO_LARGE, topic="t499"),
     ]
     printed = lines(topics_of(*changed))
-    assert "A->B 500 2 700 1.0 0 - 0 0 -" in printed
+    assert "A->B 500 1 700 1.0 0 - 0 0 -" in printed, "a paused partition is not unhealthy"
     table = printed.index("TOPIC PARTITIONS UNHEALTHY LAG SECONDS BYTES/S STATES")
     shown = [line.split()[0] for line in printed[table + 1 :] if line.startswith("t")]
     assert shown[:6] == ["t499", "t400", "t300", "t200", "t100", "t000"]

@@ -20,7 +20,7 @@ def flow(source: str, target: str, **more: str) -> FlowConfig:
         "replication.policy.class": "org.apache.kafka.connect.mirror.IdentityReplicationPolicy",
         **{key.replace("__", "."): value for key, value in more.items()},
     }
-    return FlowConfig(SourceAndTarget(source, target), props, props, {}, has_reverse=True)
+    return FlowConfig(SourceAndTarget(source, target), props, props, {})
 
 
 PRESERVING = {"preserve__offsets": "true"}

@@ -18,6 +18,7 @@ from mm2.failover.groups import Choice
 from mm2.failover.sides import FlowConfig, Refused, Sides
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.promotions import Promotion
+from mm2.mirror.way_back import WayBack
 
 
 def flow(source: str, target: str, regex: str = "") -> FlowConfig:
@@ -31,7 +32,7 @@ def flow(source: str, target: str, regex: str = "") -> FlowConfig:
     if regex:
         props |= {"transforms": "r", "transforms.r.type": "RegexRouter"}
         props |= {"transforms.r.regex": regex, "transforms.r.replacement": "$1"}
-    return FlowConfig(SourceAndTarget(source, target), props, props, {}, has_reverse=True)
+    return FlowConfig(SourceAndTarget(source, target), props, props, {})
 
 
 def test_the_opposite_flow_has_to_keep_the_names_that_a_router_keeps() -> None:
@@ -41,6 +42,14 @@ def test_the_opposite_flow_has_to_keep_the_names_that_a_router_keeps() -> None:
     with pytest.raises(Refused) as caught:
         check_reverse_names(sides, flow("B", "A"), ["u", "t"])
     assert str(caught.value).startswith("B->A would copy t to A as B.t, so it cannot continue the topic t there")
+
+
+def test_the_opposite_flow_has_to_select_the_topics_that_it_takes_over() -> None:
+    """Otherwise it would have a position for them, and copy nothing."""
+    reverse = flow("B", "A")
+    reverse.source_connector["topics"] = "other"
+    with pytest.raises(Refused, match=r"B->A would copy nothing of t and 1 more to A: its topics"):
+        check_reverse_names(Sides(flow("A", "B")), reverse, ["t", "u"])
 
 
 class _Identity:
@@ -56,6 +65,9 @@ class _Identity:
 
     def is_same_name(self, _topic: str) -> bool:
         return True
+
+    def way_back(self, _topics: object) -> WayBack:
+        return WayBack(self.pair)
 
 
 def _ledger(promotion: Promotion | None) -> Ledger:

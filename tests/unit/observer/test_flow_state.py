@@ -9,6 +9,7 @@ import pytest
 from mm2.copy.states import PartitionState
 from mm2.observer.flow_state import FlowInputs, duration, state_of, summary_of
 from mm2.observer.views import FlowState, LossView, Risk
+from mm2.reasons import PauseCode
 
 NOON_MS = 1_700_000_000_000  # 22:13:20 UTC
 HEALTHY = FlowInputs("A", "B", seen=True, risk=Risk(0.0, 0, 0), states={PartitionState.RUNNING: 3})
@@ -110,6 +111,28 @@ def like(inputs: FlowInputs = HEALTHY, **changes: object) -> FlowInputs:
             ),
         ),
         (like(differences={"missing": 0}), FlowState.RUNNING, "If A dies now you lose nothing."),
+        (
+            like(states={}, nothing_selected="A has no topics"),
+            FlowState.NO_TOPICS,
+            "Nothing is copied: A has no topics. If A dies now you lose nothing.",
+        ),
+        (
+            like(
+                states={PartitionState.RUNNING: 1, PartitionState.PAUSED: 78},
+                pauses={PauseCode.PROMOTED: 77, PauseCode.USER: 1},
+                heartbeats=1,
+            ),
+            FlowState.PAUSED,
+            (
+                "78 of 78 partitions are paused and not copied: 77 promoted by mm2 failover or mm2 promote (mm2 failback), "
+                "1 by a user (mm2 resume). If A dies now you lose nothing."
+            ),
+        ),
+        (
+            like(states={PartitionState.RUNNING: 78, PartitionState.PAUSED: 1}, pauses={PauseCode.USER: 1}),
+            FlowState.RUNNING,
+            ("1 of 79 partitions are paused and not copied: 1 by a user (mm2 resume). If A dies now you lose nothing."),
+        ),
     ],
 )
 def test_the_summary_sentence_describes_the_state(inputs: FlowInputs, state: FlowState, sentence: str) -> None:

@@ -122,6 +122,17 @@ def test_a_backlog_ages_from_the_poll_that_first_saw_it(env: Environment) -> Non
     assert env.refresh().risk.seconds == 0.0
 
 
+def test_a_small_backlog_of_old_records_is_catching_up(env: Environment) -> None:
+    """By age as well as by count, whatever the copier or the ledger reports; up to half a minute it is RUNNING."""
+    env.refresh()
+    env.ends[T1] = 25
+    env.row(T1, 20, 25)
+    env.refresh()
+    assert env.refresh(30).views[1].state is PartitionState.RUNNING
+    seen = env.refresh(2).views[1]
+    assert (seen.state, seen.lag_records, seen.is_unhealthy) == (PartitionState.CATCHING_UP, 5, False)
+
+
 def test_a_backlog_older_than_the_history_has_the_age_of_its_record(env: Environment) -> None:
     env.ends[T1] = 50
     seen = env.refresh()

@@ -161,6 +161,7 @@ def test_the_worst_flow_comes_first() -> None:
         "STOPPED",
         "DEGRADED",
         "UNKNOWN",
+        "NO_TOPICS",
         "PAUSED",
         "CATCHING_UP",
         "RUNNING",

@@ -1,0 +1,139 @@
+"""A flow that copies nothing is not green: an empty source, topics that match nothing, a failover, no enabled flow."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from mm2.copy.ledger import LEDGER_CONFIGS, entry_record, ledger_topic
+from mm2.copy.session import LedgerEntry, Mark
+from mm2.sandbox.kafka import LocalKafka, start_pair
+from mm2.sandbox.ports import free_ports
+from tests.integration.asking import asked
+from tests.integration.copy_flow import producer_of
+from tests.integration.mirror_flow import create, write
+from tests.integration.mirror_process import MirrorProcess, has_all, write_config
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(300)
+
+Capsys = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalKafka, LocalKafka]]:
+    with start_pair(tmp_path_factory.mktemp("nothing")) as pair:
+        yield pair
+
+
+def config(folder: Path, pair: tuple[LocalKafka, LocalKafka], **more: str) -> Path:
+    props = {"clusters": "A, B", "A.bootstrap.servers": pair[0].bootstrap, "B.bootstrap.servers": pair[1].bootstrap}
+    return write_config(folder / "mm2.properties", {**props, **more})
+
+
+def status(capsys: Capsys, file: Path) -> tuple[int, str, str]:
+    """The exit code of `mm2 status`, and the flow's state and sentence."""
+    code, out, err = asked(capsys, "status", file, "A->B", "--json")
+    (flow,) = json.loads(out)["flows"] if out else [{"state": "", "sentence": err}]
+    return code, flow["state"], flow["sentence"]
+
+
+def test_a_flow_that_copies_nothing_is_not_green(
+    pair: tuple[LocalKafka, LocalKafka], tmp_path: Path, capsys: Capsys
+) -> None:
+    a, b = pair
+    file = config(tmp_path, pair, **{"A->B.enabled": "true", "A->B.topics": "oders"})
+    code, out, _ = asked(capsys, "plan", file, "A->B", "--json")
+    assert (code, any("Nothing is copied yet" in note for note in json.loads(out)["flows"][0]["notes"])) == (0, True)
+    process = MirrorProcess(file, tmp_path / "log", "B")
+    try:
+        process.await_log("joined the group")
+
+        def awaited(wanted: int, state: str, *words: str) -> str:
+            seen: list[Any] = []
+
+            def is_so() -> bool:
+                seen[:] = status(capsys, file)
+                return seen[:2] == [wanted, state] and all(word in seen[2] for word in words)
+
+            wait_until(is_so, 60, detail=lambda: f"{seen} {process.tail()}")
+            return str(seen[2])
+
+        awaited(1, "NO_TOPICS", "Nothing is copied: A has no topics that this client may describe.")
+        create(a, "orders", 1)
+        write(a, "orders", [(None, b"1")] * 10, 0)
+        awaited(
+            1, "NO_TOPICS", "Nothing is copied: topics = oders and topics.exclude do not select the only topic of A."
+        )
+        code, out, _ = asked(capsys, "plan", file, "A->B")
+        assert code == 1
+        assert (
+            "! Nothing would be copied: topics and topics.exclude select no topic of cluster A, which has orders."
+            in out
+        )
+
+        create(a, "oders", 2)
+        write(a, "oders", [(None, b"1")] * 10, 0)
+        write(a, "oders", [(None, b"1")] * 10, 1)
+        process.eventually(lambda: has_all(a, "oders", b, "A.oders"), 60)
+        assert "oders" not in awaited(0, "RUNNING", "you lose nothing")
+
+        asked(capsys, "pause", file, "A->B", "--topic", "oders", "--partition", "0")
+        awaited(0, "RUNNING", "1 of 2 partitions are paused and not copied: 1 by a user (mm2 resume).")
+        code, _, err = asked(capsys, "failover", file, "A->B", "--leave-behind", "--yes")
+        assert (code, err) == (0, "")
+        awaited(1, "PAUSED", "2 of 2 partitions are paused and not copied: 2 promoted by mm2 failover or mm2 promote")
+        flow = json.loads(asked(capsys, "status", file, "A->B", "--json")[1])["flows"][0]
+        assert flow["troubles"] == []
+    finally:
+        process.clean_up()
+
+
+def test_few_old_records_are_a_backlog(pair: tuple[LocalKafka, LocalKafka], tmp_path: Path, capsys: Capsys) -> None:
+    """A lag of ten records is small by count; they have been missing on the target for 143 seconds."""
+    a, b = pair
+    file = config(tmp_path, (a, b), clusters="L, B", **{"L.bootstrap.servers": a.bootstrap, "L->B.enabled": "true"})
+    create(a, "late", 1)
+    producer = producer_of(a)
+    for _ in range(10):
+        producer.produce("late", b"1", partition=0, timestamp=int((time.time() - 143) * 1000))
+    assert producer.flush(30) == 0
+    create(b, ledger_topic("L"), config=LEDGER_CONFIGS)
+    record = entry_record(LedgerEntry("late", 0, "L.late", Mark(2, 2, 2), 2, end=10))
+    write(b, ledger_topic("L"), [(record.key, record.value)], 0)
+    (flow,) = json.loads(asked(capsys, "status", file, "L->B", "--topic", "late", "--json")[1])["flows"]
+    (late,) = flow["partitions"]
+    assert (late["state"], late["lag_records"], late["lag_seconds"] > 140) == ("CATCHING_UP", 8, True)
+
+
+def test_a_file_that_enables_no_flow_is_not_green(
+    pair: tuple[LocalKafka, LocalKafka], tmp_path: Path, capsys: Capsys
+) -> None:
+    """The process writes heartbeats, as Java's does, and reports that it copies nothing."""
+    (port,) = free_ports(1)
+    file = config(tmp_path, pair, topics=".*", listeners=f"http://127.0.0.1:{port}")
+    code, out, _ = asked(capsys, "plan", file)
+    assert (code, "! The file enables no flow, so nothing is copied" in out) == (1, True)
+    code, _, err = asked(capsys, "status", file)
+    assert (code, "enables no flow, so nothing is copied" in err) == (2, True)
+    process = MirrorProcess(file, tmp_path / "log")
+    try:
+        process.await_log("The file enables no flow, so nothing is copied", level="warning")
+
+        def health() -> tuple[int, str]:
+            try:
+                answer = httpx.get(f"http://127.0.0.1:{port}/health", timeout=5, trust_env=False)
+            except httpx.HTTPError:
+                return 0, ""
+            return answer.status_code, answer.json()["message"]
+
+        wait_until(lambda: "enables no flow, so nothing is copied" in health()[1], 60, detail=process.tail)
+        assert health()[0] == 503
+    finally:
+        process.clean_up()
