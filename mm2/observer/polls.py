@@ -10,10 +10,11 @@ import contextlib
 import dataclasses
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from mm2.copy.ledger import Ledger, LedgerLog, ledger_topic
+from mm2.copy.session import LedgerEntry
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
@@ -28,6 +29,7 @@ from mm2.mirror.discovery import vanished
 from mm2.mirror.formats import Checkpoint, FormatError
 from mm2.mirror.group_offsets import SHARE, GroupOffsets
 from mm2.mirror.plugins import replication_policy
+from mm2.mirror.target_logs import TargetLoss, target_losses
 from mm2.observer.timestamps import LOOKS, BatchTimestamp, BatchTimestampReader
 
 #: Timeout of one request. A poll may take two (to the leader, then to a new leader); an error is reported within ten
@@ -210,6 +212,52 @@ class LedgerPoll:
         following = self._following
         if following is not None:
             following.stop()
+        self._cluster.close()
+
+
+class TargetLogsPoll:
+    """Compares the topic ids and log end offsets of the remote partitions with the ledger, which it reads first.
+
+    ``losses``: what this shows of each source partition with an entry; None: nothing is missing up to the position. Partitions for which
+    the target has returned an error are absent, and ``error`` is one of these errors. ``read_at_s`` (monotonic clock): when the newest
+    comparison began, 0: there was none yet.
+    """
+
+    def __init__(self, clients: FlowClients, ledger: Callable[[], Ledger | None]) -> None:
+        self.losses: Mapping[TopicPartition, TargetLoss | None] = {}
+        self.error = ""
+        self.read_at_s = 0.0
+        self._ledger = ledger
+        self._entries: dict[TopicPartition, tuple[int, LedgerEntry | None]] = {}
+        self._cluster = clients.cluster(Side.TARGET)
+        self._admin = Admin(self._cluster)
+
+    def __call__(self) -> None:
+        """Send the requests. Raises KafkaFailure if the cluster as a whole does not answer."""
+        ledger = self._ledger()
+        if ledger is None:
+            return
+        known = self._entries
+        self._entries = {
+            tp: found if (found := known.get(tp)) is not None and found[0] == version else (version, ledger.entry(tp))
+            for tp, version in ledger.versions().items()
+        }
+        began_s = time.monotonic()
+        entries = [entry for _, entry in self._entries.values() if entry is not None]
+        answers = target_losses(self._admin, entries) if entries else {}
+        failures = [answer for answer in answers.values() if isinstance(answer, KafkaFailure)]
+        if failures and len(failures) == len(answers):
+            silent = [failure for failure in failures if not isinstance(failure, BrokerFailure)]
+            if silent:
+                raise silent[0]
+        losses = {tp: answer for tp, answer in answers.items() if not isinstance(answer, KafkaFailure)}
+        if losses != self.losses:
+            self.losses = losses
+        self.error = str(failures[0]) if failures else ""
+        self.read_at_s = began_s
+
+    def close(self) -> None:
+        """Abort the requests in flight."""
         self._cluster.close()
 
 
