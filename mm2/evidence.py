@@ -89,7 +89,13 @@ UNCOMPARED: Final = Statement(
     "The logs of {target} were not compared with the ledger in {partitions}: {why}.",
 )
 LOOKED_AT: Final = Statement(
-    "`status`, `lag`, field `evidence`", (), "looked at: {read}", "looked at: {read}; not read: {unread}"
+    "`status`, `lag`; field `evidence`", (), "looked at: {read}", "looked at: {read}; not read: {unread}"
+)
+HEALTHY: Final = Statement(
+    "pages Partitions and Topics, first line",
+    (*_LOGS, Evidence.WORKERS),
+    ", all healthy",
+    ", none known to be unhealthy",
 )
 GAPS: Final = Statement(
     "`gaps`, last line",
@@ -100,3 +106,100 @@ GAPS: Final = Statement(
 NO_GAP: Final = Statement(
     "`gaps`: `{reasons}` without gaps", (Evidence.LEDGER,), "the ledger lists no gap", "nothing has been copied yet"
 )
+NO_LOSS: Final = Statement(
+    "page Gaps, first line",
+    (Evidence.LEDGER,),
+    "No lost range is in the ledgers.",
+    "The ledger of {flow} has not been read yet: nothing is known of this flow.",
+)
+NO_REASON: Final = Statement(
+    "page Gaps, empty table",
+    (Evidence.LEDGER,),
+    "No gap is in the ledgers that were read.",
+    "No ledger has been read yet.",
+)
+VERIFIED: Final = Statement(
+    "`verify`, last line",
+    (Evidence.RECORDS,),
+    "{verdict}",
+    "nothing could be compared: no record of the range is on both sides",
+)
+VERIFIED_PAGE: Final = Statement(
+    "`verify --html`, first line",
+    (Evidence.RECORDS,),
+    "All compared records are equal, and all records that are on one side only are explained.",
+    "Nothing could be compared: no record of the range is on both sides.",
+)
+NO_GROUP_REASON: Final = Statement(
+    "`groups`, last line",
+    (Evidence.LEDGER, Evidence.GROUPS),
+    "no reason for a missing offset is in the ledger",
+    "not all offsets of groups are known: {why}",
+)
+NO_GROUPS: Final = Statement(
+    "page Groups, first line",
+    (Evidence.LEDGER, Evidence.GROUPS),
+    "No consumer group has a checkpoint of {flows}, or a reason in the ledger why it has none.",
+    "Not all offsets of groups of {flows} are known: {why}.",
+)
+TRANSLATED: Final = Statement(
+    "page Groups, first line", (Evidence.GROUPS,), "all have a checkpoint", "{missing} of them not translated yet"
+)
+CONTINUES: Final = Statement(
+    "page Groups, first line",
+    (Evidence.GROUPS, Evidence.TARGET_LOGS),
+    "On the target, all would continue at the translated offset.",
+    "Their offsets on the target are not known.",
+)
+CONFIGS_EQUAL: Final = Statement(
+    "`topics --topic`, page Topic",
+    (Evidence.CONFIGS,),
+    "The configurations of {topic} and {remote} are equal, apart from sensitive properties, whose values brokers do not return.",
+    "The configuration of the remote topic could not be compared: {why}",
+)
+NO_TOPICS: Final = Statement(
+    "`topics`, without a topic",
+    (Evidence.LEDGER, Evidence.SOURCE_TOPICS, Evidence.WORKERS),
+    "No topics are copied yet: none is in the ledger, assigned to a task, or selected on the source.",
+    "Which topics are copied is not known: {why}",
+)
+NO_STEPS: Final = Statement(
+    "`plan`, without a step",
+    (Evidence.SOURCE_TOPICS, Evidence.CONFIGS, Evidence.RIGHTS),
+    "nothing to create or change",
+    "nothing is known to be created or changed",
+)
+NO_PROBLEM: Final = Statement(
+    "`plan`, last line",
+    (Evidence.RIGHTS,),
+    "; no problem was found",
+    "; no problem was found in what the brokers report",
+)
+HEARTBEATS: Final = Statement(
+    "page Flows, heartbeats",
+    (Evidence.HEARTBEATS,),
+    "No heartbeats have been received.",
+    "The heartbeats of {target} have not been read yet.",
+)
+FRESH: Final = Statement(
+    "`heartbeats`, column VERDICT",
+    (Evidence.HEARTBEATS, Evidence.SOURCE_TOPICS),
+    "fresh",
+    "written without {source}, which does not answer",
+)
+LEFT: Final = Statement(
+    "`failover`, `failback`, `promote`: records on the source only",
+    _LOGS,
+    "{records}",
+    "at least {records} known to {target}, and those written to {source} since the last contact",
+)
+MISSING_ZERO: Final = Statement(
+    "the same: topics that are not listed",
+    _LOGS,
+    "with MISSING 0, and none in an error state",
+    "with MISSING at least 0, and none in an error state",
+)
+
+STATEMENTS: Final[Mapping[str, Statement]] = {
+    name: value for name, value in list(globals().items()) if isinstance(value, Statement)
+}

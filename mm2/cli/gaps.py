@@ -148,7 +148,7 @@ def run(options: Any) -> int:
         write_document(options, document)
     else:
         sys.stdout.writelines(f"{tp}  deleted on both clusters\n" for tp in sorted(gone))
-        _write(sys.stdout, flow, partitions, totals, at_ms)
+        write_gaps(sys.stdout, flow, partitions, totals, at_ms)
     if not all(partition.is_well for partition in partitions):
         return EXIT_NOT_WELL
     return EXIT_ERROR if any(isinstance(partition.on_target, KafkaFailure) for partition in partitions) else EXIT_WELL
@@ -170,9 +170,10 @@ def _deleted_on_source(flow: ConfiguredFlow, partitions: list[TopicPartition]) -
     return {tp for tp in partitions if vanished(topics[tp.topic])}
 
 
-def _write(
+def write_gaps(
     out: TextIO, flow: ConfiguredFlow, partitions: list[PartitionGaps], totals: Counter[str], at_ms: int
 ) -> None:
+    """Print the gaps of partitions, and what the target has lost of them."""
     for partition in partitions:
         for reason, count in sorted(partition.entry.gaps.items()):
             ranges = [gap for gap in partition.ranges if gap.reason == reason]

@@ -210,8 +210,8 @@ def _write(
     risk = flow.risk
     over_threshold = "" if over is None else f", {number(len(over))} over {threshold}"
     count = f"{number(len(partitions))} partition{'' if len(partitions) == 1 else 's'}{rest}"
+    if text := looked_at(flow, _EVIDENCE):
+        sys.stdout.write(f"{flow.name}: {text}\n")
     sys.stdout.write(
         f"{flow.name}: {count}, {records_at_risk(risk)} records, {number(risk.bytes)} bytes, {seconds_at_risk(risk)} seconds behind{over_threshold}\n"
     )
-    if text := looked_at(flow, _EVIDENCE):
-        sys.stdout.write(f"{flow.name}: {text}\n")

@@ -292,6 +292,7 @@ class FlowObserver:
             self._groups_error(),
             ledger is not None or self._ledger.is_missing,
             self._evidence(now_s, now_ms),
+            len(partitions.target_losses),
         )
 
     def _evidence(self, now_s: float, now_ms: int) -> tuple[EvidenceView, ...]:
@@ -309,9 +310,10 @@ class FlowObserver:
             polled(Evidence.SOURCE_LOGS, self._source_watch),
             polled(Evidence.LEDGER, self._target_watch, no_ledger),
             EvidenceView(Evidence.TARGET_LOGS, logs_ms, self._target_logs_watch.error or target_logs.error),
-            polled(Evidence.GROUPS, self._groups_watch, self._groups_error()),
+            EvidenceView(Evidence.GROUPS, _wall(self._groups.read_at_s, now_s, now_ms), self._groups_error()),
             polled(Evidence.HEARTBEATS, self._heartbeats_watch),
             EvidenceView(Evidence.WORKERS, _wall(work_s, now_s, now_ms), self._unread_work),
+            *(() if self._engine is None else (EvidenceView(Evidence.PROCESS, now_ms),)),
         )
 
     def _groups_error(self) -> str:

@@ -305,7 +305,7 @@ class PolledGroups:
 class GroupsPoll:
     """Polls the groups that have checkpoints or reasons in the ledger (``reasoned``) in ``remote_topics``; the reader replaces both.
 
-    ``has_target``: offsets on the target have been read at least once. ``failed_on``: the cluster on which the last failure occurred.
+    ``has_target``: offsets on the target have been read at least once, most recently at ``read_at_s`` (monotonic clock). ``failed_on``: the cluster on which the last failure occurred.
     """
 
     def __init__(self, clients: FlowClients) -> None:
@@ -313,6 +313,7 @@ class GroupsPoll:
         self.reasoned: frozenset[str] = frozenset()
         self.remote_topics: frozenset[str] = frozenset()
         self.has_target = False
+        self.read_at_s: float | None = None
         self.failed_on = Side.TARGET
         self._topic = clients.policy.checkpoints_topic(clients.source)
         self._clusters = {side: clients.cluster(side) for side in Side}
@@ -342,7 +343,7 @@ class GroupsPoll:
         target_failure, target = self._offsets(Side.TARGET, groups)
         if target is not None:
             self.seen = dataclasses.replace(self.seen, target=target, target_logs=self._target_logs(target))
-            self.has_target = True
+            self.has_target, self.read_at_s = True, time.monotonic()
         source_failure, source = self._offsets(Side.SOURCE, groups)
         if source is not None:
             self.seen = dataclasses.replace(self.seen, source=source)

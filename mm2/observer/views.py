@@ -320,6 +320,7 @@ class FlowView:
     - ``is_ledger_read``: otherwise the target has not answered yet, and what is counted in the ledger is not known: lost ranges,
       foreign records and gaps.
     - ``evidence``: what the view is made of, and when it was read.
+    - ``target_losses``: the number of partitions of which the target does not have what was copied.
     """
 
     source: str
@@ -358,6 +359,7 @@ class FlowView:
     groups_error: str = ""
     is_ledger_read: bool = True
     evidence: tuple[EvidenceView, ...] = ()
+    target_losses: int = 0
 
     def has_read(self, what: Evidence) -> bool:
         """Whether it was read at least once."""
