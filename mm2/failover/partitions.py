@@ -49,8 +49,14 @@ def chosen_partitions(sides: Sides, choice: Choice) -> list[TopicPartition]:
     )
 
 
-def partitions_of(sides: Sides, chosen: Iterable[TopicPartition]) -> list[PartitionEvidence]:
-    """The current state of these source partitions. Raises KafkaFailure if the target does not return it."""
+def partitions_of(
+    sides: Sides, chosen: Iterable[TopicPartition], *, with_records: bool = False
+) -> list[PartitionEvidence]:
+    """The current state of these source partitions. Raises KafkaFailure if the target does not return it.
+
+    ``with_records``: read from a reachable source which of the offsets that are not on the target have records. This takes too long while a
+    failover waits for the flow.
+    """
     entries = [entry for tp in chosen if (entry := sides.ledger.entry(tp)) is not None]
     entries = _without_undone(sides, entries)
     end_answers = {} if sides.source is None else source_ends(sides, [entry.source for entry in entries])
@@ -82,7 +88,7 @@ def partitions_of(sides: Sides, chosen: Iterable[TopicPartition]) -> list[Partit
             known_end = _last_known_end(sides, entry, answers)
             found.append(_evidence(entry, answer, known_end, reached, target_answer, loss))
             digests[entry.source] = _changes_of(entry)
-    return _with_tails(sides, compared_with_source(sides, found, entries), digests)
+    return _with_tails(sides, compared_with_source(sides, found, entries), digests, with_records=with_records)
 
 
 def _changes_of(entry: LedgerEntry) -> str:
@@ -92,16 +98,18 @@ def _changes_of(entry: LedgerEntry) -> str:
 
 
 def _with_tails(
-    sides: Sides, partitions: Sequence[PartitionEvidence], digests: Mapping[TopicPartition, str]
+    sides: Sides, partitions: Sequence[PartitionEvidence], digests: Mapping[TopicPartition, str], *, with_records: bool
 ) -> list[PartitionEvidence]:
-    """Count on a reachable source what is not on the target, for partitions whose records are changed."""
+    """Count on a reachable source what is not on the target, for partitions whose records are changed, or for all."""
     found = [
         dataclasses.replace(one, is_changed=bool(sides.changed_by) or bool(one.unmarked and digests[one.source]))
         for one in partitions
     ]
     # An end offset that the source does not return now need not exist any more.
     uncounted = [
-        one for one in found if one.is_changed and one.uncopied and one.other_log is None and one.is_end_current
+        one
+        for one in found
+        if (one.is_changed or with_records) and one.uncopied and one.other_log is None and one.is_end_current
     ]
     tails = source_tails(sides, uncounted, digests)
     return [dataclasses.replace(one, tail=tails.get(one.source)) for one in found]
