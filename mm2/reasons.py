@@ -36,6 +36,14 @@ class MoveCode(StrEnum):
     OUT_OF_RANGE = "out_of_range"  # there is one that the partition does not have: consumers apply auto.offset.reset
 
 
+class TargetLossCode(StrEnum):
+    """Why a remote partition does not have all that was copied to it."""
+
+    DELETED = "deleted"  # there is no such topic or partition
+    RECREATED = "recreated"  # it is another topic than the one that was copied to
+    SHORTER = "shorter"  # its log ends before the offset up to which was copied
+
+
 class PauseCode(StrEnum):
     """Why a partition is PAUSED."""
 

@@ -14,6 +14,7 @@ from mm2.cli.tables import ALL_ROWS, COLLAPSED_ABOVE, MOST_ROWS, TableRow, numbe
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.config.properties import load_properties
 from mm2.copy.states import PartitionState
+from mm2.evidence import LEFT, MISSING_ZERO
 from mm2.failover.evidence import (
     DONE,
     FailoverReport,
@@ -222,7 +223,7 @@ def _write_topics(out: TextIO, report: FailoverReport) -> None:
     ]
     header = ("TOPIC", "PARTITIONS", "WITH MISSING", "MISSING", "BY OTHERS", "REMOTE", "")
     # Of a source that does not answer, no number is exact.
-    well = f"with MISSING {'at least 0' if report.source_error else '0'}, and none in an error state"
+    well = MISSING_ZERO(is_known=not report.source_error)
     short_table(out, header, rows, things="topics", well=well, hint=_ALL)
 
 
@@ -260,7 +261,12 @@ def _write_each(out: TextIO, report: FailoverReport, source: str, target: str) -
 def _of_these(one: PartitionEvidence) -> str:
     """How many records of the range would be copied, if the flow changes or drops records."""
     if not one.is_changed:
-        return ""
+        is_each = one.tail is None or one.missing.exact == one.uncopied
+        return (
+            ""
+            if is_each
+            else f", {one.missing.of('record')} to be copied{f': {one.tail_note}' if one.tail_note else ''}"
+        )
     if one.dropped is not None:
         return f", {one.missing.of('record')} to be copied and {one.dropped:,} to be dropped"
     why = one.tail_note or "which of them the transformations would drop is not known"
@@ -270,9 +276,9 @@ def _of_these(one: PartitionEvidence) -> str:
 def _left(report: FailoverReport, source: str, target: str) -> str:
     """The records that are on the source only, and whether this is the current state or that of the last contact."""
     missing, unknown_ends = report.missing, report.unknown_ends
-    text = missing.of("record") if missing.least or not unknown_ends else counted(0, "record")
+    text = LEFT(records=missing.of("record") if missing.least or not unknown_ends else counted(0, "record"))
     if report.source_error:
-        text = f"at least {counted(missing.least, 'record')} known to {target}, and those written to {source} since the last contact"
+        text = LEFT(is_known=False, records=counted(missing.least, "record"), target=target, source=source)
     if unknown_ends:
         shown = ", ".join(map(str, unknown_ends[:_UNSEEN_SHOWN]))
         more = f" and {len(unknown_ends) - _UNSEEN_SHOWN} more" if len(unknown_ends) > _UNSEEN_SHOWN else ""

@@ -1,36 +1,53 @@
-"""`mm2 gaps`: source offsets that are not on the target, and the reasons. Exit code 1 if some of them are lost."""
+"""`mm2 gaps`: source offsets that are not on the target, and the reasons. Exit code 1 if some of them are lost.
+
+The ledger has the gaps. Whether the target still has the rest is not in it, so the logs of the target are read, too.
+"""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
-from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, CommandError, ConfiguredFlow, add_flow
+from mm2.cli.flow import EXIT_ERROR, EXIT_NOT_WELL, EXIT_WELL, CommandError, ConfiguredFlow, add_flow
 from mm2.cli.output import write_document
 from mm2.cli.tables import number
 from mm2.cli.verbs import examples
 from mm2.copy.ledger import Ledger
 from mm2.copy.segments import INTENDED, Gap
 from mm2.copy.session import LedgerEntry
+from mm2.evidence import GAPS, NO_GAP
+from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.structs import TopicPartition
+from mm2.mirror.clients import Side
+from mm2.mirror.discovery import vanished
+from mm2.mirror.promotions import promoted
+from mm2.mirror.target_logs import TargetLoss, target_losses
+from mm2.reasons import TargetLossCode
 
 _SHOWN: Final = 8
 
 
 @dataclass(frozen=True)
 class PartitionGaps:
-    """The gaps of one partition: totals by reason since the first copy, and the ranges that are still listed."""
+    """The gaps of one partition: totals by reason since the first copy, and the ranges that are still listed.
+
+    ``on_target``: what the target has lost, None: its log reaches the ledger's position; a failure: this is not known.
+    """
 
     entry: LedgerEntry
     ranges: tuple[Gap, ...]
+    on_target: TargetLoss | KafkaFailure | None = None
 
     @property
     def is_well(self) -> bool:
-        """Whether all records that should be on the target are there."""
-        return self.entry.gaps.keys() <= INTENDED and not self.entry.lost_ranges
+        """Whether no record that should be on the target is known to be missing there."""
+        is_lost = isinstance(self.on_target, TargetLoss)
+        return self.entry.gaps.keys() <= INTENDED and not self.entry.lost_ranges and not is_lost
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -44,21 +61,36 @@ class PartitionGaps:
                 for lost in self.entry.lost
             ],
             "lost_before": self.entry.lost_before,
+            "target_loss": {"code": self.on_target.code, "message": self.on_target.message}
+            if isinstance(self.on_target, TargetLoss)
+            else None,
+            "target_error": str(self.on_target) if isinstance(self.on_target, KafkaFailure) else None,
         }
 
 
-def gaps_of(ledger: Ledger, topic: str | None) -> list[PartitionGaps]:
+def entries_of(ledger: Ledger, topic: str | None) -> list[LedgerEntry]:
+    """The entries of all partitions of the ledger, or of one topic."""
+    return [
+        entry
+        for source in ledger.partitions()
+        if topic in {None, source.topic} and (entry := ledger.entry(source)) is not None
+    ]
+
+
+def gaps_of(
+    ledger: Ledger,
+    topic: str | None,
+    on_target: Mapping[TopicPartition, TargetLoss | KafkaFailure | None] | None = None,
+) -> list[PartitionGaps]:
     """The gaps of all partitions of the ledger, or of one topic."""
     found = []
-    for source in ledger.partitions():
-        entry = ledger.entry(source) if topic in {None, source.topic} else None
-        if entry is None:
-            continue
+    for entry in entries_of(ledger, topic):
+        source = entry.source
         listed = [gap for chunk in ledger.chunks(source) for gap in chunk.gaps]
         # Losses without a total are offsets that the source assigned a second time: after a truncation of the log, or
         # in a topic that was recreated.
         listed += [Gap(lost.first, lost.after, lost.reason) for lost in entry.lost if lost.reason in entry.gaps]
-        found.append(PartitionGaps(entry, tuple(merged(listed))))
+        found.append(PartitionGaps(entry, tuple(merged(listed)), (on_target or {}).get(source)))
     return found
 
 
@@ -79,8 +111,9 @@ def add(verbs: Any) -> None:
     parser = verbs.add_parser(
         "gaps",
         help="source offsets that are not on the target, and why",
-        description="Source offsets that are not on the target, and why. Exit code: 0 all expected records are there, 1 "
-        "some are lost, 2 the command failed.",
+        description="Source offsets that are not on the target, and why, by the ledger. The logs of the target are compared with its positions: "
+        "a remote topic that was deleted, recreated or cut off is reported. Records are not compared; mm2 verify does that. "
+        "Exit code: 0 no loss is known, 1 records are lost, 2 the command failed, or the logs of the target could not be read.",
         epilog=examples(
             ("all topics", "mm2 gaps mm2.properties 'A->B'"),
             ("one topic, for a script", "mm2 gaps mm2.properties 'A->B' --topic orders --json"),
@@ -94,7 +127,16 @@ def add(verbs: Any) -> None:
 def run(options: Any) -> int:
     """Run the command; returns the exit code. Raises CommandError, ConfigException or KafkaFailure."""
     flow = ConfiguredFlow.of(options.config, options.flow)
-    partitions = gaps_of(flow.ledger(), options.topic)
+    ledger = flow.ledger()
+    # The opposite flow copies these topics; applications use them on the target.
+    turned = {topic for topic, one in promoted(ledger).items() if one.turned}
+    entries = [entry for entry in entries_of(ledger, options.topic) if entry.topic not in turned]
+    with flow.cluster(Side.TARGET) as admin:
+        on_target = dict(target_losses(admin, entries))
+    at_ms = time.time_ns() // 1_000_000
+    gone = _deleted_on_source(flow, [tp for tp, loss in on_target.items() if _is_deleted(loss)])
+    on_target |= dict.fromkeys(gone)
+    partitions = gaps_of(ledger, options.topic, on_target)
     if options.topic is not None and not partitions:
         raise CommandError(f"The ledger of {flow.pair} has no topic {options.topic}.")
     totals: Counter[str] = Counter()
@@ -102,14 +144,36 @@ def run(options: Any) -> int:
         totals.update(partition.entry.gaps)
     if options.json:
         rows = [partition.to_json() for partition in partitions]
-        document = {"flow": str(flow.pair), "totals": dict(sorted(totals.items())), "partitions": rows}
+        document = {"flow": str(flow.pair), "at_ms": at_ms, "totals": dict(sorted(totals.items())), "partitions": rows}
         write_document(options, document)
     else:
-        _write(sys.stdout, flow, partitions, totals)
-    return EXIT_WELL if all(partition.is_well for partition in partitions) else EXIT_NOT_WELL
+        sys.stdout.writelines(f"{tp}  deleted on both clusters\n" for tp in sorted(gone))
+        write_gaps(sys.stdout, flow, partitions, totals, at_ms)
+    if not all(partition.is_well for partition in partitions):
+        return EXIT_NOT_WELL
+    return EXIT_ERROR if any(isinstance(partition.on_target, KafkaFailure) for partition in partitions) else EXIT_WELL
 
 
-def _write(out: TextIO, flow: ConfiguredFlow, partitions: list[PartitionGaps], totals: Counter[str]) -> None:
+def _is_deleted(loss: TargetLoss | KafkaFailure | None) -> bool:
+    return isinstance(loss, TargetLoss) and loss.code is TargetLossCode.DELETED
+
+
+def _deleted_on_source(flow: ConfiguredFlow, partitions: list[TopicPartition]) -> set[TopicPartition]:
+    """Those of which the source reports now that their topics do not exist; none if it does not answer."""
+    if not partitions:
+        return set()
+    try:
+        with flow.cluster(Side.SOURCE) as admin:
+            topics = admin.describe_topics(sorted({tp.topic for tp in partitions}))
+    except KafkaFailure:
+        return set()
+    return {tp for tp in partitions if vanished(topics[tp.topic])}
+
+
+def write_gaps(
+    out: TextIO, flow: ConfiguredFlow, partitions: list[PartitionGaps], totals: Counter[str], at_ms: int
+) -> None:
+    """Print the gaps of partitions, and what the target has lost of them."""
     for partition in partitions:
         for reason, count in sorted(partition.entry.gaps.items()):
             ranges = [gap for gap in partition.ranges if gap.reason == reason]
@@ -121,10 +185,22 @@ def _write(out: TextIO, flow: ConfiguredFlow, partitions: list[PartitionGaps], t
             f"{lost.reason}\n"
             for lost in partition.entry.lost
         )
-    where = f"{number(len(partitions))} partition{'' if len(partitions) == 1 else 's'} of {flow.pair}"
-    shown = ", ".join(f"{reason} {number(count)}" for reason, count in sorted(totals.items()))
-    none = "every source offset has its record on the target" if partitions else "nothing has been copied yet"
-    out.write(f"{where}: {shown or none}\n")
+    lost = [one for one in partitions if isinstance(one.on_target, TargetLoss)]
+    unread = [one for one in partitions if isinstance(one.on_target, KafkaFailure)]
+    out.writelines(f"{one.entry.source}  LOST on {flow.pair.target}: {one.on_target}\n" for one in lost)
+    reasons = ", ".join(f"{reason} {number(count)}" for reason, count in sorted(totals.items()))
+    reasons = reasons or NO_GAP(is_known=bool(partitions))
+    if lost:
+        reasons += f"; {flow.pair.target} does not have all records that were copied to it, in {_counted(len(lost))}"
+    elif partitions:
+        why = str(unread[0].on_target).rstrip(".") if unread else ""
+        values = {"target": flow.pair.target, "partitions": _counted(len(unread)), "why": why, "at": _time(at_ms)}
+        reasons = GAPS(is_known=not unread, reasons=reasons, **values)
+    out.write(f"{_counted(len(partitions))} of {flow.pair}: {reasons}\n")
+
+
+def _counted(partitions: int) -> str:
+    return f"{number(partitions)} partition{'' if partitions == 1 else 's'}"
 
 
 def _ranges(gaps: list[Gap], count: int) -> str:

@@ -14,6 +14,7 @@ from mm2.cli.verbs import examples
 from mm2.config.mirror_keys import CHECKPOINT_CONNECTOR
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.properties import load_properties
+from mm2.evidence import NO_GROUP_REASON
 from mm2.kafka.errors import BrokerFailure
 from mm2.mirror.client import MirrorClient
 from mm2.mirror.clients import ClientKind, MirrorClients, Side
@@ -87,11 +88,11 @@ def run(options: Any) -> int:
             cells = [(group, str(partition), reason.message) for group, partition, reason in rows]
             table(sys.stdout, ("GROUP", "PARTITION", "REASON"), cells, left=2)
         elif not is_unknown and not view.groups_error:
-            sys.stdout.write(f"{flow.pair}: no missing offsets are reported\n")
+            sys.stdout.write(f"{flow.pair}: {NO_GROUP_REASON()}\n")
     if view.source_error:
         sys.stderr.write(f"mm2: {flow.pair}: {view.source_error}\n")
     if view.groups_error:
-        sys.stderr.write(f"mm2: {flow.pair}: not all offsets of groups are known: {view.groups_error}\n")
+        sys.stderr.write(f"mm2: {flow.pair}: {NO_GROUP_REASON(is_known=False, why=view.groups_error)}\n")
         return EXIT_ERROR
     if is_unknown:
         sys.stderr.write(

@@ -20,13 +20,14 @@ from mm2.config.configdef import ConfigException
 from mm2.config.mirror_keys import HEARTBEAT_CONNECTOR, SOURCE_CONNECTOR
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.properties import load_properties
+from mm2.evidence import FRESH
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.settings import ClientSettings
 from mm2.mirror.client import Freshness, FreshnessWatch, MirrorClient, ReplicationPolicy
 
 #: The worker has written a heartbeat at its target, and its source does not answer.
-_UNPROVEN: Final = "unproven"
+UNPROVEN: Final = "unproven"
 
 
 @dataclass(frozen=True)
@@ -126,12 +127,12 @@ def run(options: Any) -> int:
     answers = {alias: rows for alias, rows in results.items() if not isinstance(rows, KafkaFailure)}
     for row in itertools.chain.from_iterable(answers.values()):
         if row["verdict"] == "fresh" and row["hops"] == 0 and row["source"] in silent:
-            row["verdict"] = _UNPROVEN
+            row["verdict"] = UNPROVEN
     errors = {alias: str(failure) for alias, failure in results.items() if isinstance(failure, KafkaFailure)}
     if options.json:
         write_document(options, {"clusters": answers, "troubles": errors}, ascii_only=True)
     else:
-        cells = [_cells(alias, row) for alias, rows in answers.items() for row in rows]
+        cells = [cells_of(alias, row) for alias, rows in answers.items() for row in rows]
         table(sys.stdout, ("CLUSTER", "TOPIC", "FLOW", "HOPS", "AGE", "VERDICT"), cells, left=3)
     sys.stderr.writelines(f"mm2: cluster {alias}: {error}\n" for alias, error in errors.items())
     if errors:
@@ -167,9 +168,10 @@ def _read(props: Mapping[str, str], alias: str, expected: ExpectedHeartbeats, ma
     return rows
 
 
-def _cells(alias: str, row: Mapping[str, Any]) -> tuple[str, ...]:
+def cells_of(alias: str, row: Mapping[str, Any]) -> tuple[str, ...]:
+    """The row of a heartbeat, for people."""
     age = "-" if "age_ms" not in row else f"{row['age_ms'] / 1000:,.1f} s"
     verdict = row["verdict"]
-    if verdict == _UNPROVEN:
-        verdict = f"written without {row['source']}, which does not answer"
+    if verdict == UNPROVEN:
+        verdict = FRESH(is_known=False, source=row["source"])
     return (alias, row["topic"], f"{row['source']}->{row['target']}", str(row.get("hops", "-")), age, verdict)

@@ -10,13 +10,16 @@ from typing import Any, Final
 
 from mm2.cli.flow import EXIT_ERROR, EXIT_NOT_WELL, EXIT_WELL, CommandError, add_file, add_topics
 from mm2.cli.output import is_wide, write_document
-from mm2.cli.status import add_timeout, look
+from mm2.cli.status import add_timeout, look, looked_at
 from mm2.cli.tables import at_least, number, records_at_risk, seconds_at_risk, table
 from mm2.cli.verbs import examples
+from mm2.evidence import Evidence
+from mm2.observer.shapes import to_json
 from mm2.observer.sums import risk_of
 from mm2.observer.views import FlowView, PartitionView, Snapshot
 
 _TOP: Final = 20
+_EVIDENCE: Final = (Evidence.SOURCE_LOGS, Evidence.LEDGER, Evidence.TARGET_LOGS)
 _THRESHOLD: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|b|kb|mb|gb|)", re.IGNORECASE)
 _UNITS: Final[dict[str, tuple[str, float]]] = {
     "": ("lag_records", 1),
@@ -107,6 +110,7 @@ def run(options: Any) -> int:
                 "bytes": flow.risk.bytes,
                 "seconds": flow.risk.seconds,
                 "seconds_at_least": flow.risk.least_seconds,
+                "evidence": [to_json(one) for one in flow.evidence if one.what in _EVIDENCE],
                 "over_threshold": len(over[flow.name]) if threshold is not None else None,
                 "partitions": [_json(one) for one in _first(worst[flow.name], options.top)],
             }
@@ -206,6 +210,8 @@ def _write(
     risk = flow.risk
     over_threshold = "" if over is None else f", {number(len(over))} over {threshold}"
     count = f"{number(len(partitions))} partition{'' if len(partitions) == 1 else 's'}{rest}"
+    if text := looked_at(flow, _EVIDENCE):
+        sys.stdout.write(f"{flow.name}: {text}\n")
     sys.stdout.write(
         f"{flow.name}: {count}, {records_at_risk(risk)} records, {number(risk.bytes)} bytes, {seconds_at_risk(risk)} seconds behind{over_threshold}\n"
     )

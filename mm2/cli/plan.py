@@ -15,6 +15,7 @@ from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.config.properties import load_properties
 from mm2.config.provider_values import hide_known
 from mm2.config.unread import unread_message
+from mm2.evidence import NO_PROBLEM, NO_STEPS
 from mm2.failover.sides import FlowConfig
 from mm2.mirror.maker import connect_plugins, plugin_limits, plugin_props
 from mm2.mirror.plans import plan_flows
@@ -81,7 +82,7 @@ def run(options: Any) -> int:
     else:
         for index, one in enumerate(found):
             sys.stdout.write("\n" if index else "")
-            _write(sys.stdout, one, every_right=options.rights)
+            write_preview(sys.stdout, one, every_right=options.rights)
         sys.stdout.write(f"! {disabled}\n" if disabled else "")
         sys.stdout.writelines(f"! {visible_line(unread_message(options.config, *one))}\n" for one in unread)
         sys.stdout.writelines(f"- {visible_line(str(one))}\n" for one in ineffective)
@@ -130,18 +131,15 @@ def _json(one: Preview) -> dict[str, Any]:
     }
 
 
-def _write(out: TextIO, one: Preview, *, every_right: bool) -> None:
+def write_preview(out: TextIO, one: Preview, *, every_right: bool = False) -> None:
+    """Print the preview of one flow."""
     out.write(f"{one.flow}\n")
     for step in one.steps:
         out.write(f"  {_step(step)}\n")
         if step.error:
             out.write(f"      would fail: {hide_known(step.error)}\n")
     if not one.steps:
-        out.write(
-            "  nothing to create or change\n"
-            if not one.unreachable
-            else "  nothing is known to be created or changed\n"
-        )
+        out.write(f"  {NO_STEPS(is_known=not one.unreachable)}\n")
     shown = [right for right in one.rights if every_right or right.allowed is not AclState.YES]
     if shown:
         out.write("\n")
@@ -185,4 +183,4 @@ def _summary(one: Preview) -> str:
     parts += [f"{number(missing)} right{'' if missing == 1 else 's'} missing"] if missing else []
     parts += [f"{number(unknown)} not known"] if unknown else []
     parts += [f"{number(len(one.errors))} problems"] if one.errors else []
-    return ", ".join(parts) + ("" if not one.is_well else "; no problem was found")
+    return ", ".join(parts) + (NO_PROBLEM(is_known=not (unknown or one.unreachable)) if one.is_well else "")

@@ -13,6 +13,7 @@ from mm2.cli.status import add_timeout, look, write_partitions
 from mm2.cli.tables import at_least, number, table
 from mm2.cli.verbs import examples
 from mm2.copy.states import HEALTHY
+from mm2.evidence import CONFIGS_EQUAL, NO_TOPICS, READ
 from mm2.kafka.errors import KafkaFailure
 from mm2.mirror.config_sync import ConfigDifference
 from mm2.observer.shapes import to_json
@@ -61,7 +62,9 @@ def _list(options: Any) -> int:
         topics = [{"flow": flow.name, **to_json(topic)} for flow, topic in rows]
         write_document(options, {"at_ms": snapshot.at_ms, "topics": topics})
     elif rows or not any(flow.source_error or flow.target_error for flow in snapshot.flows):
-        write_topics(sys.stdout, rows, with_flow=len(snapshot.flows) > 1, wide=is_wide(options))
+        write_topics(
+            sys.stdout, rows, with_flow=len(snapshot.flows) > 1, wide=is_wide(options), why=unread_evidence(snapshot)
+        )
     return exit_code(snapshot, [topic for _, topic in rows])
 
 
@@ -96,7 +99,7 @@ def _describe(options: Any) -> int:
         write_partitions(out, partitions, wide=is_wide(options))
         _write_reasons(out, partitions)
         out.write("\n")
-        _write_differences(out, view, summary, differences, error)
+        write_differences(out, view, summary, differences, error)
         if groups:
             out.write("\n")
             group_table(out, view, groups)
@@ -125,8 +128,10 @@ def exit_code(snapshot: Snapshot, topics: Sequence[TopicView]) -> int:
     return EXIT_NOT_WELL if any(topic.unhealthy for topic in topics) else EXIT_WELL
 
 
-def write_topics(out: TextIO, rows: Sequence[tuple[FlowView, TopicView]], *, with_flow: bool, wide: bool) -> None:
-    """Print one line for each topic; ``wide`` adds columns."""
+def write_topics(
+    out: TextIO, rows: Sequence[tuple[FlowView, TopicView]], *, with_flow: bool, wide: bool, why: str = ""
+) -> None:
+    """Print one line for each topic; ``wide`` adds columns. ``why``: why it is not known that there is none; "": it is known."""
     header: tuple[str, ...] = ("TOPIC", "PARTITIONS", "UNHEALTHY", "LAG", "BYTES/S", "STATE", "REMOTE TOPIC")
     if wide:
         header = (*header[:4], "SECONDS", "BYTES", "BYTES/S", "LOST", "FOREIGN", *header[5:])
@@ -134,7 +139,18 @@ def write_topics(out: TextIO, rows: Sequence[tuple[FlowView, TopicView]], *, wit
     if cells:
         table(out, (*(("FLOW",) if with_flow else ()), *header), cells, left=2 if with_flow else 1)
     else:
-        out.write("No topics are copied yet.\n")
+        out.write(f"{NO_TOPICS(is_known=not why, why=why)}\n")
+
+
+def unread_evidence(snapshot: Snapshot) -> str:
+    """What was not read of that which shows the topics of flows."""
+    unread = [
+        READ[what][0].format(source=flow.source, target=flow.target)
+        for flow in snapshot.flows
+        for what in NO_TOPICS.evidence
+        if not flow.has_read(what)
+    ]
+    return f"not read: {', '.join(unread)}" if unread else ""
 
 
 def _cells(topic: TopicView, *, wide: bool) -> tuple[str, ...]:
@@ -152,13 +168,14 @@ def _write_reasons(out: TextIO, partitions: Sequence[PartitionView]) -> None:
             out.write(f"{one.topic}-{one.partition}  {one.state}: {text}\n")
 
 
-def _write_differences(
+def write_differences(
     out: TextIO, view: FlowView, topic: TopicView, differences: Sequence[ConfigDifference] | None, error: str
 ) -> None:
+    """Print how the configs of a remote topic differ; ``differences`` None: that is not known, because of the ``error``."""
     if differences is None:
-        out.write(f"The configuration of the remote topic could not be compared: {error}\n")
+        out.write(f"{CONFIGS_EQUAL(is_known=False, why=error)}\n")
     elif not differences:
-        out.write(f"The configurations of {topic.topic} and {topic.remote_topic} are equal.\n")
+        out.write(f"{CONFIGS_EQUAL(topic=topic.topic, remote=topic.remote_topic)}\n")
     else:
         rows = [
             (one.name, _value(one.source), _value(one.target), "at the next sync" if one.is_synced else "not copied")

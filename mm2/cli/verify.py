@@ -23,6 +23,7 @@ from mm2.config.properties import load_properties
 from mm2.connect.api import ConnectError
 from mm2.copy.driver.jvm import SparkUnavailable
 from mm2.copy.spec import ChangesSpec
+from mm2.evidence import VERIFIED
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.record_changes import changes_spec
@@ -262,11 +263,12 @@ def _publish(options: Any, report: VerifyReport, *, brief: bool = False) -> None
     if options.json:
         write_document(options, report.to_json(), indent=None if brief else 2, is_one_of_many=brief)
     else:
-        _write(sys.stdout, report, brief=brief)
+        write_report(sys.stdout, report, brief=brief)
     sys.stdout.flush()
 
 
-def _write(out: TextIO, report: VerifyReport, *, brief: bool) -> None:
+def write_report(out: TextIO, report: VerifyReport, *, brief: bool = False) -> None:
+    """Print a report for people. ``brief``: only what is not equal."""
     shown = [row for row in report.partitions if not brief or row.verdict is not Verdict.EQUAL]
     shown.sort(key=lambda row: _WORST_FIRST.index(row.verdict))
     header = ("PARTITION", "SOURCE OFFSETS", "RECORDS", "DIFFERENCES", "VERDICT")
@@ -296,7 +298,7 @@ def _write(out: TextIO, report: VerifyReport, *, brief: bool) -> None:
     took = max(report.seconds, 0.001)
     count = len(report.partitions)
     out.write(
-        f"{report.flow} at {moment(report.ended_ms)}: {report.verdict}. {number(report.records)} records of "
+        f"{report.flow} at {moment(report.ended_ms)}: {VERIFIED(is_known=report.has_compared, verdict=report.verdict)}. {number(report.records)} records of "
         f"{number(count)} partition{'' if count == 1 else 's'} are on both sides"
         f"{_listed(', they differ in ', report.counts)}{_listed('; explained: ', report.explained)}. "
         f"{report.bytes / 1e6:,.1f} MB read in {took:,.1f} s.\n"

@@ -119,7 +119,7 @@ class PartitionEvidence:
     - ``is_gone``: the source has deleted the partition. ``is_remote_gone``: the target has.
     - ``is_changed``: the flow has transformations or converters, so not each source offset needs a record on the target.
     - ``other_log``: why the positions of the ledger are not those of the source's log.
-    - ``tail``: what the source has after the records on the target, if ``is_changed`` and it was counted.
+    - ``tail``: what the source has after the records on the target, if it was counted.
     """
 
     topic: str
@@ -168,8 +168,8 @@ class PartitionEvidence:
     def missing(self) -> RecordCount:
         """The records of the source that are not on the target and would be copied.
 
-        Without transformations these are all offsets before ``end``. With them, only offsets that were counted on the
-        source are known to have a record for the target. There is no maximum if ``end`` is not the current one, since the
+        Only offsets that were counted on the source are known to have a record for the target. Without transformations, all offsets
+        before ``end`` count as records where they were not read. There is no maximum if ``end`` is not the current one, since the
         source may have received more, nor if the target has lost records. What the source has deleted is not missing.
         """
         uncopied, tail = self.uncopied, self.tail
@@ -180,10 +180,10 @@ class PartitionEvidence:
             return RecordCount(0 if self.is_changed else after, uncopied if self.is_end_current else None)
         if not self.is_end_current or self.target_error:
             return RecordCount(0 if self.is_changed else uncopied or 0, None)
-        if not uncopied or not self.is_changed:
-            return RecordCount(uncopied or 0, uncopied)
-        if tail is None:
+        if not uncopied:
             return RecordCount(0, uncopied)
+        if tail is None:
+            return RecordCount(0 if self.is_changed else uncopied, uncopied)
         return RecordCount(tail.missing, min(uncopied, tail.missing + (self.end or 0) - tail.read_to))
 
     @property

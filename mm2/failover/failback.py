@@ -80,7 +80,7 @@ def failback(config: FlowConfig, reverse: FlowConfig, options: FailbackOptions) 
             raise Refused(
                 f"No selected topic of {config.pair} is promoted, so there is nothing to fail back: see mm2 failover, mm2 promote."
             )
-        partitions, contact_ms = partitions_of(sides, chosen), last_contact_ms(sides)
+        partitions, contact_ms = partitions_of(sides, chosen, with_records=True), last_contact_ms(sides)
         names = {one.topic: sides.is_same_name(one.topic) for one in partitions}
         if sides.reverse_error and any(names.values()):
             raise Refused(

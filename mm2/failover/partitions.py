@@ -17,13 +17,14 @@ from mm2.failover.source_logs import compared_with_source
 from mm2.failover.source_tail import source_tails
 from mm2.kafka.admin import Admin
 from mm2.kafka.errors import KafkaFailure
-from mm2.kafka.structs import LATEST, OffsetInfo, TopicPartition
+from mm2.kafka.structs import LATEST, OffsetInfo, TopicInfo, TopicPartition
 from mm2.mirror.adoption import next_offsets
 from mm2.mirror.client.freshness import FreshnessWatch
 from mm2.mirror.client.mirror_client import MirrorClient
 from mm2.mirror.clients import ClientKind, Side
 from mm2.mirror.discovery import vanished
 from mm2.mirror.source_answers import SourceAnswers, source_answers
+from mm2.mirror.target_logs import target_loss
 
 
 class NothingChosen(Refused):
@@ -48,13 +49,20 @@ def chosen_partitions(sides: Sides, choice: Choice) -> list[TopicPartition]:
     )
 
 
-def partitions_of(sides: Sides, chosen: Iterable[TopicPartition]) -> list[PartitionEvidence]:
-    """The current state of these source partitions. Raises KafkaFailure if the target does not return it."""
+def partitions_of(
+    sides: Sides, chosen: Iterable[TopicPartition], *, with_records: bool = False
+) -> list[PartitionEvidence]:
+    """The current state of these source partitions. Raises KafkaFailure if the target does not return it.
+
+    ``with_records``: read from a reachable source which of the offsets that are not on the target have records. This takes too long while a
+    failover waits for the flow.
+    """
     entries = [entry for tp in chosen if (entry := sides.ledger.entry(tp)) is not None]
     entries = _without_undone(sides, entries)
     end_answers = {} if sides.source is None else source_ends(sides, [entry.source for entry in entries])
     target_answers = _ends(sides.target, [entry.target for entry in entries])
     target_ends = _known(target_answers)
+    remote_topics = sides.target.describe_topics(sorted({entry.remote_topic for entry in entries}))
     answers = source_answers(sides.ledger)
     with sides.client(Side.TARGET, ClientKind.CONSUMER) as cluster:
         look_up = TargetLookUp(cluster)
@@ -76,9 +84,11 @@ def partitions_of(sides: Sides, chosen: Iterable[TopicPartition]) -> list[Partit
                 reached = reached._replace(offset=markers[entry.target])
             answer = end_answers.get(entry.source)
             target_answer = target_answers[entry.target]
-            found.append(_evidence(entry, answer, _last_known_end(sides, entry, answers), reached, target_answer))
+            loss = _target_error(entry, remote_topics[entry.remote_topic], target_answer)
+            known_end = _last_known_end(sides, entry, answers)
+            found.append(_evidence(entry, answer, known_end, reached, target_answer, loss))
             digests[entry.source] = _changes_of(entry)
-    return _with_tails(sides, compared_with_source(sides, found, entries), digests)
+    return _with_tails(sides, compared_with_source(sides, found, entries), digests, with_records=with_records)
 
 
 def _changes_of(entry: LedgerEntry) -> str:
@@ -88,16 +98,18 @@ def _changes_of(entry: LedgerEntry) -> str:
 
 
 def _with_tails(
-    sides: Sides, partitions: Sequence[PartitionEvidence], digests: Mapping[TopicPartition, str]
+    sides: Sides, partitions: Sequence[PartitionEvidence], digests: Mapping[TopicPartition, str], *, with_records: bool
 ) -> list[PartitionEvidence]:
-    """Count on a reachable source what is not on the target, for partitions whose records are changed."""
+    """Count on a reachable source what is not on the target, for partitions whose records are changed, or for all."""
     found = [
         dataclasses.replace(one, is_changed=bool(sides.changed_by) or bool(one.unmarked and digests[one.source]))
         for one in partitions
     ]
     # An end offset that the source does not return now need not exist any more.
     uncounted = [
-        one for one in found if one.is_changed and one.uncopied and one.other_log is None and one.is_end_current
+        one
+        for one in found
+        if (one.is_changed or with_records) and one.uncopied and one.other_log is None and one.is_end_current
     ]
     tails = source_tails(sides, uncounted, digests)
     return [dataclasses.replace(one, tail=tails.get(one.source)) for one in found]
@@ -148,6 +160,7 @@ def _evidence(
     known: tuple[int | None, int | None],
     reached: _TargetOffset,
     target_answer: int | KafkaFailure,
+    loss: str,
 ) -> PartitionEvidence:
     """``answer`` is the source's end offset; if it is unknown, the last ``known`` one and its time are used."""
     end, end_ms = (answer, None) if isinstance(answer, int) else known
@@ -168,21 +181,20 @@ def _evidence(
         "" if condition is None else condition.state,
         reached.note or ("" if condition is None else condition.reason),
         str(answer) if isinstance(answer, KafkaFailure) else "",
-        _target_error(entry, target_answer) or reached.error,
+        loss or reached.error,
         isinstance(answer, int),
         is_remote_gone=vanished(target_answer),
     )
 
 
-def _target_error(entry: LedgerEntry, end: int | KafkaFailure) -> str:
+def _target_error(entry: LedgerEntry, topic: TopicInfo | KafkaFailure, end: int | KafkaFailure) -> str:
     """Why the target does not have all records before the ledger's position; "" if nothing shows this."""
     if vanished(end):
         return f"there is no {entry.target}"
-    if isinstance(end, KafkaFailure):
-        return f"the end of {entry.target} is not known: {str(end).rstrip('.')}"
-    if end < entry.mark.target:
-        return f"{entry.target} ends at offset {end}, and records were copied up to offset {entry.mark.target}"
-    return ""
+    loss = target_loss(entry, topic, end)
+    if isinstance(loss, KafkaFailure):
+        return f"the end of {entry.target} is not known: {str(loss).rstrip('.')}"
+    return "" if loss is None else str(loss)
 
 
 def is_paused(entry: LedgerEntry) -> bool:

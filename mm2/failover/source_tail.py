@@ -1,7 +1,7 @@
-"""Counts the records that a reachable source has after those on the target, where the flow changes or drops records.
+"""Counts the records that a reachable source has after those on the target.
 
-The number of records on the target does not show their source offsets then, and not every record of the source has to
-be on the target. So the source is read from the ledger's position on, and its records are changed again, by the code of
+Not every offset of the source has a record to be copied: there are transaction markers, aborted transactions and holes of compaction.
+Where the flow changes or drops records, the number of records on the target does not show their source offsets either. So the source is read from the ledger's position on, and its records are changed again, by the code of
 `mm2 verify`.
 """
 
@@ -21,6 +21,8 @@ from mm2.failover.sides import SOURCE_NAME, Sides
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.records.batch import BatchView
+from mm2.kafka.records.codec import DECOMPRESSION_MAX_BYTES
+from mm2.kafka.records.record import decode_batch
 from mm2.kafka.records.visibility import last_offset
 from mm2.kafka.structs import LATEST, OffsetInfo, TopicPartition
 from mm2.kafka.wire.channel import BufferPool
@@ -50,9 +52,9 @@ def source_tails(
         return {}
     try:
         changes = changes_spec(sides.config.source_connector, sides.config.worker, connector=SOURCE_NAME, task=0)
-        if changes is None:
+        if changes is None and any(digests[one.source] for one in partitions if one.unmarked):
             raise _NotCounted("the configuration does not have the transformations of the copied records")
-        if changes.not_repeatable:
+        if changes is not None and changes.not_repeatable:
             raise _NotCounted(changes.not_repeatable)
         ends = _ends(sides, partitions)
         with sides.client(Side.SOURCE, ClientKind.CONSUMER) as cluster:
@@ -104,19 +106,20 @@ class _Counter:
     """Counts partition after partition. Use it in one thread. ``named`` has the topic of `PartitionSpec.named`."""
 
     def __init__(
-        self, cluster: Cluster, changes: ChangesSpec, named: Callable[[str], str], *, read_committed: bool
+        self, cluster: Cluster, changes: ChangesSpec | None, named: Callable[[str], str], *, read_committed: bool
     ) -> None:
         self._cluster = cluster
         self._named = named
         self._read_committed = read_committed
         self._until_s = time.monotonic() + COUNT_S
-        self._digest = changes.digest
-        self._changes = RepeatedChanges(changes, COUNT_S, self._check_time)
+        self._digest = "" if changes is None else changes.digest
+        self._changes = None if changes is None else RepeatedChanges(changes, COUNT_S, self._check_time)
         self._buffers = BufferPool(_BUFFER_BYTES)
 
     def close(self) -> None:
         """Close the transformations and converters."""
-        self._changes.close()
+        if self._changes is not None:
+            self._changes.close()
 
     def count(self, one: PartitionEvidence, after: int, digest: str) -> SourceTail:
         """Count a partition up to source offset ``after``; ``digest`` as in `source_tails`."""
@@ -134,7 +137,8 @@ class _Counter:
         return SourceTail(progress.first, progress.missing, progress.dropped, progress.at, note)
 
     def _read(self, one: PartitionEvidence, after: int, progress: _Progress) -> None:
-        change = self._changes.of(PartitionSpec(one.topic, one.partition, one.remote_topic, self._named(one.topic)))
+        part = PartitionSpec(one.topic, one.partition, one.remote_topic, self._named(one.topic))
+        change = _unchanged if self._changes is None else self._changes.of(part)
         reader = RangeReader(
             self._cluster,
             self._buffers,
@@ -158,6 +162,12 @@ class _Counter:
     def _check_time(self) -> None:
         if time.monotonic() > self._until_s:
             raise _NotCounted(f"it takes longer than {COUNT_S:.0f} s")
+
+
+def _unchanged(view: BatchView, first: int, after: int) -> ChangedBatch:
+    """The records of a flow that copies them as they are."""
+    records = decode_batch(view, DECOMPRESSION_MAX_BYTES)
+    return ChangedBatch(after, [one for one in records if first <= one.offset < after])
 
 
 def _check_whole(view: BatchView, at: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from mm2.evidence import Evidence
 from mm2.metrics.metric import Metric, MetricType
 
 _FLOW: Final = ("source", "target")
@@ -11,7 +12,11 @@ _PARTITION: Final = (*_FLOW, "topic", "partition")
 _GROUP: Final = (*_FLOW, "group", "topic", "partition")
 
 BUILD_INFO: Final = Metric(
-    "mm2_build_info", MetricType.GAUGE, "Always 1; the label is the version of mm2.", ("version",)
+    "mm2_build_info",
+    MetricType.GAUGE,
+    "Always 1; the label is the version of mm2.",
+    ("version",),
+    evidence=(Evidence.PROCESS,),
 )
 
 FLOW_STATE: Final = Metric(
@@ -29,6 +34,7 @@ SECONDS_AT_RISK: Final = Metric(
     "Age of the oldest record that is not on the target; 0 if none is missing. While the age is unknown in a partition, the greatest known "
     "age. Does not increase while the source is unreachable.",
     _FLOW,
+    evidence=(Evidence.LEDGER,),
 )
 RECORDS_AT_RISK: Final = Metric(
     "mm2_flow_records_at_risk",
@@ -36,18 +42,28 @@ RECORDS_AT_RISK: Final = Metric(
     "Records of the source that are not on the target and have not been dropped by transformations: its offsets from the position on. "
     "Absent while that is not known, for instance while the source does not answer.",
     _FLOW,
+    evidence=(
+        Evidence.SOURCE_LOGS,
+        Evidence.LEDGER,
+        Evidence.TARGET_LOGS,
+    ),
 )
 RECORDS_AT_RISK_AT_LEAST: Final = Metric(
     "mm2_flow_records_at_risk_at_least",
     MetricType.GAUGE,
     "Records that are known not to be on the target: a lower bound of mm2_flow_records_at_risk, also present while that is absent.",
     _FLOW,
+    evidence=(Evidence.LEDGER,),
 )
 BYTES_AT_RISK: Final = Metric(
     "mm2_flow_bytes_at_risk",
     MetricType.GAUGE,
     "Bytes of records that are not on the target, estimated from records copied recently; absent if there are none.",
     _FLOW,
+    evidence=(
+        Evidence.SOURCE_LOGS,
+        Evidence.LEDGER,
+    ),
 )
 CLUSTER_UP: Final = Metric(
     "mm2_flow_cluster_up",
@@ -61,9 +77,15 @@ PARTITIONS: Final = Metric(
     "Partitions of the source by state. One with a condition that does not end by itself, for instance LOST_RANGE, has that state also "
     "while its task has failed or it is paused. Absent while none are known because the target has not answered yet.",
     (*_FLOW, "state"),
+    evidence=(Evidence.WORKERS,),
 )
 RECORDS: Final = Metric(
-    "mm2_copied_records_total", MetricType.COUNTER, "Records copied by this process.", _PARTITION, is_partitions=True
+    "mm2_copied_records_total",
+    MetricType.COUNTER,
+    "Records copied by this process.",
+    _PARTITION,
+    is_partitions=True,
+    evidence=(Evidence.PROCESS,),
 )
 BYTES: Final = Metric(
     "mm2_copied_bytes_total",
@@ -71,18 +93,25 @@ BYTES: Final = Metric(
     "Bytes of record batches copied by this process.",
     _PARTITION,
     is_partitions=True,
+    evidence=(Evidence.PROCESS,),
 )
 LAG_RECORDS: Final = Metric(
     "mm2_partition_lag_records",
     MetricType.GAUGE,
     "Offsets between the position and the log end offset of the source, whichever process copies. A lower bound while the source does "
-    "not answer, in the states RECREATED and LOST_RANGE, and where the log ends before the position; absent if that bound is 0 "
-    "although the source answers. For a topic or flow the sum, absent if a part is unknown.",
+    "not answer, in the states RECREATED and LOST_RANGE, where the log ends before the position, and where the log of the target was not "
+    "compared with the ledger; absent if that bound is 0 although the source answers. For a topic or flow the sum, absent if a part is unknown.",
     _PARTITION,
     is_partitions=True,
+    evidence=(Evidence.LEDGER,),
 )
 LAG_BYTES: Final = Metric(
-    "mm2_partition_lag_bytes", MetricType.GAUGE, "Estimated lag in bytes.", _PARTITION, is_partitions=True
+    "mm2_partition_lag_bytes",
+    MetricType.GAUGE,
+    "Estimated lag in bytes.",
+    _PARTITION,
+    is_partitions=True,
+    evidence=(Evidence.LEDGER,),
 )
 LAG_SECONDS: Final = Metric(
     "mm2_partition_lag_seconds",
@@ -90,6 +119,7 @@ LAG_SECONDS: Final = Metric(
     "Age of the oldest record that is not on the target; the maximum for a topic or flow.",
     _PARTITION,
     is_partitions=True,
+    evidence=(Evidence.LEDGER,),
 )
 POSITION: Final = Metric(
     "mm2_partition_position_offset",
@@ -97,6 +127,7 @@ POSITION: Final = Metric(
     "The first source offset that is neither on the target nor skipped for a known reason. Only with full cardinality.",
     _PARTITION,
     is_partitions=True,
+    evidence=(Evidence.LEDGER,),
 )
 SOURCE_END: Final = Metric(
     "mm2_partition_source_end_offset",
@@ -104,6 +135,7 @@ SOURCE_END: Final = Metric(
     "The log end offset of the source. Only with full cardinality.",
     _PARTITION,
     is_partitions=True,
+    evidence=(Evidence.LEDGER,),
 )
 TARGET_OFFSET: Final = Metric(
     "mm2_partition_target_offset",
@@ -111,6 +143,7 @@ TARGET_OFFSET: Final = Metric(
     "The target offset after the newest copied record. Only with full cardinality.",
     _PARTITION,
     is_partitions=True,
+    evidence=(Evidence.LEDGER,),
 )
 VERIFIED: Final = Metric(
     "mm2_partition_verified_offset",
@@ -118,6 +151,7 @@ VERIFIED: Final = Metric(
     "The source offset up to which mm2 verify found no unexplained difference. Only with full cardinality.",
     _PARTITION,
     is_partitions=True,
+    evidence=(Evidence.LEDGER,),
 )
 PARTITION_STATE: Final = Metric(
     "mm2_partition_state",
@@ -126,6 +160,7 @@ PARTITION_STATE: Final = Metric(
     "that are neither RUNNING, CATCHING_UP nor PREPARING.",
     (*_PARTITION, "state"),
     is_partitions=True,
+    evidence=(Evidence.WORKERS,),
 )
 LATENCY: Final = Metric(
     "mm2_copy_latency_seconds",
@@ -134,6 +169,7 @@ LATENCY: Final = Metric(
     "acknowledged the batch (exactly-once: until the commit); visible, both. Excludes backlogs: batches fetched more than 10,000 "
     "offsets before the end, and those from before the first copy.",
     (*_FLOW, "stage"),
+    evidence=(Evidence.PROCESS,),
 )
 BATCHES: Final = Metric(
     "mm2_record_batches_total",
@@ -144,12 +180,14 @@ BATCHES: Final = Metric(
     "passthrough; transformed are those of which they change or drop some, and those that have to be encoded for another reason. A "
     "batch of which they drop every record is not counted.",
     (*_FLOW, "path"),
+    evidence=(Evidence.PROCESS,),
 )
 GAPS: Final = Metric(
     "mm2_gap_offsets_total",
     MetricType.COUNTER,
     "Source offsets without a record on the target, by reason, since the ledger was created.",
     (*_FLOW, "reason"),
+    evidence=(Evidence.LEDGER,),
 )
 FILLED: Final = Metric(
     "mm2_filled_offsets_total",
@@ -157,6 +195,7 @@ FILLED: Final = Metric(
     "Target offsets that this process has taken up for source offsets without a record (preserve.offsets), by means: markers, or "
     "transactions without records.",
     (*_FLOW, "means"),
+    evidence=(Evidence.PROCESS,),
 )
 UNFILLED: Final = Metric(
     "mm2_leading_gap_offsets",
@@ -164,18 +203,21 @@ UNFILLED: Final = Metric(
     "Target offsets before the first record of the source that are still to be filled before copying begins (preserve.offsets). Only "
     "partitions that have some, whatever metrics.cardinality is.",
     _PARTITION,
+    evidence=(Evidence.LEDGER,),
 )
 LOST: Final = Metric(
     "mm2_lost_ranges_total",
     MetricType.COUNTER,
     "Ranges of source offsets that can never be copied. Absent while the target has not answered yet.",
     _FLOW,
+    evidence=(Evidence.LEDGER,),
 )
 FOREIGN: Final = Metric(
     "mm2_foreign_records_total",
     MetricType.COUNTER,
     "Records in remote topics written by other producers. Absent while the target has not answered yet.",
     _FLOW,
+    evidence=(Evidence.LEDGER,),
 )
 HEARTBEAT_AGE: Final = Metric(
     "mm2_heartbeat_age_seconds",
@@ -183,6 +225,7 @@ HEARTBEAT_AGE: Final = Metric(
     "Age of the newest heartbeat of the flow origin to origin_target that arrived on the target over this number of hops; of several "
     "routes with as many hops, the greatest. At least the time since the process has read it, whatever its timestamp is.",
     (*_FLOW, "origin", "origin_target", "hops"),
+    evidence=(Evidence.HEARTBEATS,),
 )
 GROUP_LAG: Final = Metric(
     "mm2_group_lag_records",
@@ -191,6 +234,7 @@ GROUP_LAG: Final = Metric(
     "beyond the end of a log that was truncated.",
     _GROUP,
     is_partitions=True,
+    evidence=(Evidence.GROUPS,),
 )
 GROUP_SOURCE: Final = Metric(
     "mm2_group_source_offset",
@@ -198,6 +242,7 @@ GROUP_SOURCE: Final = Metric(
     "Committed offset of the group on the source. Only with full cardinality.",
     _GROUP,
     is_partitions=True,
+    evidence=(Evidence.GROUPS,),
 )
 GROUP_TRANSLATED: Final = Metric(
     "mm2_group_translated_offset",
@@ -205,6 +250,7 @@ GROUP_TRANSLATED: Final = Metric(
     "Translated offset of the group on the target, from the newest checkpoint. Only with full cardinality.",
     _GROUP,
     is_partitions=True,
+    evidence=(Evidence.GROUPS,),
 )
 GROUP_TARGET: Final = Metric(
     "mm2_group_target_offset",
@@ -212,43 +258,62 @@ GROUP_TARGET: Final = Metric(
     "Committed offset of the group on the target. Only with full cardinality.",
     _GROUP,
     is_partitions=True,
+    evidence=(Evidence.GROUPS,),
 )
 GROUP_UNTRANSLATED: Final = Metric(
     "mm2_group_partitions_untranslated",
     MetricType.GAUGE,
     "Committed offsets of groups that are not on the target, by reason code; mm2 groups prints the reasons.",
     (*_FLOW, "reason"),
+    evidence=(Evidence.GROUPS,),
 )
 CONNECTOR_UP: Final = Metric(
-    "mm2_connector_up", MetricType.GAUGE, "1 while the connector is RUNNING, else 0.", (*_FLOW, "connector")
+    "mm2_connector_up",
+    MetricType.GAUGE,
+    "1 while the connector is RUNNING, else 0.",
+    (*_FLOW, "connector"),
+    evidence=(Evidence.WORKERS,),
 )
 TASK_UP: Final = Metric(
     "mm2_task_up",
     MetricType.GAUGE,
     "1 while the task is RUNNING on any worker, else 0.",
     (*_FLOW, "connector", "task"),
+    evidence=(Evidence.WORKERS,),
 )
-SPARK_UP: Final = Metric("mm2_spark_up", MetricType.GAUGE, "1 while Spark of this process can start tasks, else 0.")
+SPARK_UP: Final = Metric(
+    "mm2_spark_up",
+    MetricType.GAUGE,
+    "1 while Spark of this process can start tasks, else 0.",
+    evidence=(Evidence.PROCESS,),
+)
 MICRO_BATCHES: Final = Metric(
     "mm2_spark_micro_batches_total",
     MetricType.COUNTER,
     "Micro-batches that this process has started.",
     (*_FLOW, "task"),
+    evidence=(Evidence.PROCESS,),
 )
 MICRO_BATCHES_LOST: Final = Metric(
-    "mm2_spark_micro_batches_lost_total", MetricType.COUNTER, "Micro-batches that ended without a final report.", _FLOW
+    "mm2_spark_micro_batches_lost_total",
+    MetricType.COUNTER,
+    "Micro-batches that ended without a final report.",
+    _FLOW,
+    evidence=(Evidence.PROCESS,),
 )
 FAILING_LANES: Final = Metric(
     "mm2_failing_lanes",
     MetricType.GAUGE,
     "Lanes of this process that cannot copy: their last three or more micro-batches ended without a final report.",
     _FLOW,
+    evidence=(Evidence.PROCESS,),
 )
 RELOADS: Final = Metric(
     "mm2_config_reloads_total",
     MetricType.COUNTER,
     "New versions of the properties file: applied, or refused.",
     ("outcome",),
+    evidence=(Evidence.PROCESS,),
 )
 CERTIFICATE: Final = Metric(
     "mm2_certificate_expiry_timestamp_seconds",
@@ -256,24 +321,34 @@ CERTIFICATE: Final = Metric(
     "Expiry time of a certificate of the flow's clients, or of the process's https listeners (source, target and cluster are empty); file is the "
     "name without the path.",
     (*_FLOW, "cluster", "file"),
+    evidence=(Evidence.PROCESS,),
+)
+READ: Final = Metric(
+    "mm2_flow_read_timestamp_seconds",
+    MetricType.GAUGE,
+    "Time when this was last read, by the kind of evidence (STATEMENTS.md); absent before the first time.",
+    (*_FLOW, "evidence"),
 )
 DIFFERENCES: Final = Metric(
     "mm2_verify_differences",
     MetricType.GAUGE,
     "Unexplained differences that mm2 verify has found, by kind, since the verification started.",
     (*_FLOW, "kind"),
+    evidence=(Evidence.LEDGER,),
 )
 CHECKED: Final = Metric(
     "mm2_verify_checked_records_total",
     MetricType.COUNTER,
     "Records that mm2 verify has found on both sides, since the verification started.",
     _FLOW,
+    evidence=(Evidence.LEDGER,),
 )
 
 FLOW_METRICS: Final = (
     BUILD_INFO,
     FLOW_STATE,
     OBSERVED,
+    READ,
     SECONDS_AT_RISK,
     RECORDS_AT_RISK,
     RECORDS_AT_RISK_AT_LEAST,

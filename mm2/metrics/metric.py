@@ -8,6 +8,8 @@ from enum import StrEnum
 
 from prometheus_client import Metric as Family
 
+from mm2.evidence import Evidence
+
 
 class MetricType(StrEnum):
     """Prometheus metric types; the name of a COUNTER ends in ``_total``."""
@@ -30,7 +32,7 @@ class Metric:
     """A metric.
 
     ``labels`` are in the order of their values. ``help`` is one sentence. ``is_partitions``: there is one series per
-    partition, or fewer according to `Cardinality`.
+    partition, or fewer according to `Cardinality`. ``evidence``: what was read before it has a series.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Metric:
     help: str
     labels: tuple[str, ...] = ()
     is_partitions: bool = False
+    evidence: tuple[Evidence, ...] = ()
 
     def __post_init__(self) -> None:
         if (self.kind is MetricType.COUNTER) != self.name.endswith("_total"):

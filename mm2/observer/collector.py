@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from mm2.copy.states import HEALTHY, PartitionState
+from mm2.evidence import Evidence
 from mm2.metrics import flows as names
 from mm2.metrics.metric import Cardinality, Metric, Sheet
 from mm2.metrics.mirror import CONSUMER_LAG, INCOMING, LEGACY_SOURCE, NEW_SOURCE, OUTGOING, client_id
@@ -46,6 +47,8 @@ class _Flow:
         self._flow = flow
         self._cardinality = cardinality
         self._labels = (flow.source, flow.target)
+        read = {one.what for one in flow.evidence if one.at_ms is not None}
+        self._has_read = read.__contains__
 
     def write(self) -> None:
         flow, labels = self._flow, self._labels
@@ -55,8 +58,13 @@ class _Flow:
         self._add(names.RECORDS_AT_RISK, flow.risk.records)
         self._add(names.RECORDS_AT_RISK_AT_LEAST, flow.risk.least)
         self._add(names.BYTES_AT_RISK, flow.risk.bytes)
-        for cluster, error in ((flow.source, flow.source_error), (flow.target, flow.target_error)):
-            self._add(names.CLUSTER_UP, not error, cluster)
+        for read in flow.evidence:
+            self._add(names.READ, None if read.at_ms is None else read.at_ms / 1000, str(read.what))
+        for cluster, error, what in (
+            (flow.source, flow.source_error, Evidence.SOURCE_LOGS),
+            (flow.target, flow.target_error, Evidence.LEDGER),
+        ):
+            self._add(names.CLUSTER_UP, not error if error or flow.has_read(what) else None, cluster)
         for state in _STATES if flow.is_ledger_read or flow.partitions else ():
             self._add(names.PARTITIONS, flow.states.get(PartitionState(state), 0), state)
         self._write_totals()
@@ -65,7 +73,9 @@ class _Flow:
         self._write_work()
 
     def _add(self, metric: Metric, value: float | None, *labels: str) -> None:
-        self._sheet.add(metric, (*self._labels, *labels), value)
+        """Add a value, unless a part of the metric's evidence was never read."""
+        if all(map(self._has_read, metric.evidence)):
+            self._sheet.add(metric, (*self._labels, *labels), value)
 
     def _write_totals(self) -> None:
         flow = self._flow

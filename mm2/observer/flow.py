@@ -16,6 +16,7 @@ from mm2.copy.driver.status import FlowStatus
 from mm2.copy.ledger import Ledger, Verified
 from mm2.copy.states import PartitionState
 from mm2.copy.tally import BOUNDS_S
+from mm2.evidence import Evidence
 from mm2.kafka.structs import TopicPartition
 from mm2.metrics.mirror import metric_formats
 from mm2.mirror.clients import Side
@@ -28,8 +29,8 @@ from mm2.observer.flow_state import FlowInputs, state_of, summary_of
 from mm2.observer.groups import GroupBook
 from mm2.observer.new_topics import NEW_TOPICS_S, NewTopicsPoll
 from mm2.observer.partitions import PartitionBook, PartitionInputs, Partitions
-from mm2.observer.polls import FlowClients, GroupsPoll, HeartbeatsPoll, LedgerPoll, SourcePoll
-from mm2.observer.views import FlowView, HeartbeatView, Latency, Risk
+from mm2.observer.polls import FlowClients, GroupsPoll, HeartbeatsPoll, LedgerPoll, SourcePoll, TargetLogsPoll
+from mm2.observer.views import EvidenceView, FlowView, HeartbeatView, Latency, Risk
 from mm2.observer.watch import PeriodicPoll
 from mm2.observer.work import HerderWork, NoWork, StoredWork, Work, Works
 from mm2.reasons import PauseCode
@@ -74,10 +75,12 @@ class FlowObserver:
         self._clients = clients = FlowClients(flow.props)
         self._works: Works = NoWork() if flow.herder is None else HerderWork(flow.herder, flow.pair.source)
         self._source, self._ledger = SourcePoll(clients), LedgerPoll(clients)
+        self._target_logs = TargetLogsPoll(clients, lambda: self._ledger.ledger)
         self._heartbeats, self._groups = HeartbeatsPoll(clients), GroupsPoll(clients)
         name = str(flow.pair)
         self._source_watch = PeriodicPoll(f"{name}-source", self._source, self._ends_interval_s)
         self._target_watch = PeriodicPoll(f"{name}-target", self._ledger, 1.0)
+        self._target_logs_watch = PeriodicPoll(f"{name}-target-logs", self._target_logs, self._target_logs_interval_s)
         self._heartbeats_watch = PeriodicPoll(f"{name}-heartbeats", self._heartbeats, _HEARTBEATS_S)
         self._groups_watch = PeriodicPoll(f"{name}-groups", self._groups, self._groups_interval_s)
         self._new_topics = NewTopicsPoll(clients)
@@ -85,6 +88,7 @@ class FlowObserver:
         self._watches = (
             self._source_watch,
             self._target_watch,
+            self._target_logs_watch,
             self._heartbeats_watch,
             self._groups_watch,
             self._new_topics_watch,
@@ -93,6 +97,7 @@ class FlowObserver:
         self._group_book = GroupBook()
         self._metric_formats = metric_formats(flow.props)
         self._unread_work = ""
+        self._work_read_s: float | None = None
         self._is_once = False
         self.certificates = Certificates(lambda: client_certificates(clients))
 
@@ -105,7 +110,14 @@ class FlowObserver:
         """Stop polling and close all connections, which aborts a request in flight."""
         for watch in self._watches:
             watch.signal_stop()
-        for ask in (self._source, self._ledger, self._heartbeats, self._groups, self._new_topics):
+        for ask in (
+            self._source,
+            self._ledger,
+            self._target_logs,
+            self._heartbeats,
+            self._groups,
+            self._new_topics,
+        ):
             ask.close()
         for watch in self._watches:
             watch.join()
@@ -117,7 +129,7 @@ class FlowObserver:
         """
         deadline, self._is_once = time.monotonic() + timeout_s, True
         for watch in self._watches:
-            if watch not in {self._groups_watch, self._new_topics_watch}:
+            if watch not in {self._target_logs_watch, self._groups_watch, self._new_topics_watch}:
                 watch.start()
         work = PeriodicPoll(f"{self.flow.pair}-work", self._read_stored_work, 3_600)
         work.start()
@@ -128,6 +140,7 @@ class FlowObserver:
             self._unread_work = work.error or "the topics of its workers were not read in time"
         work.signal_stop()  # only one answer was needed; `mm2 status --watch` calls this repeatedly
         self._note_wants(self.view())
+        self._target_logs_watch.start()
         self._groups_watch.start()  # the groups in the ledger are known now
         self._new_topics_watch.start()
         # Half of the time is left for the polls of the source, without which nothing is known.
@@ -150,7 +163,7 @@ class FlowObserver:
             if (is_asked and not left) or without_progress == 2:
                 break  # the last two polls, one of which may have begun before, have read nothing: what is left cannot be read
             unread = left if is_asked else None
-        for watch in (self._heartbeats_watch, self._groups_watch):
+        for watch in (self._target_logs_watch, self._heartbeats_watch, self._groups_watch):
             watch.await_first(max(0.0, deadline - time.monotonic()))
         return self.view()
 
@@ -205,6 +218,7 @@ class FlowObserver:
                 {} if ledger is None else promoted(ledger),
                 self._source.topic_ids,
                 self._source.starts,
+                self._target_logs.losses,
             )
         )
         self._source.partitions = self._book.partitions
@@ -279,6 +293,29 @@ class FlowObserver:
             dict(status.tally.filled),
             self._groups_error(),
             ledger is not None or self._ledger.is_missing,
+            self._evidence(now_s, now_ms),
+            len(partitions.target_losses),
+        )
+
+    def _evidence(self, now_s: float, now_ms: int) -> tuple[EvidenceView, ...]:
+        """What was read of the clusters, and when; in the order of the data flow."""
+
+        def polled(what: Evidence, watch: PeriodicPoll, error: str = "") -> EvidenceView:
+            return EvidenceView(what, watch.answered_by_clock_ms(now_s, now_ms), watch.error or error)
+
+        target_logs = self._target_logs
+        logs_ms = _wall(target_logs.read_at_s or None, now_s, now_ms)
+        no_ledger = f"{self.flow.pair.target} has none" if self._ledger.is_missing else ""
+        work_s = now_s if self.flow.herder is not None else self._work_read_s
+        return (
+            polled(Evidence.SOURCE_TOPICS, self._new_topics_watch),
+            polled(Evidence.SOURCE_LOGS, self._source_watch),
+            polled(Evidence.LEDGER, self._target_watch, no_ledger),
+            EvidenceView(Evidence.TARGET_LOGS, logs_ms, self._target_logs_watch.error or target_logs.error),
+            EvidenceView(Evidence.GROUPS, _wall(self._groups.read_at_s, now_s, now_ms), self._groups_error()),
+            polled(Evidence.HEARTBEATS, self._heartbeats_watch),
+            EvidenceView(Evidence.WORKERS, _wall(work_s, now_s, now_ms), self._unread_work),
+            *(() if self._engine is None else (EvidenceView(Evidence.PROCESS, now_ms),)),
         )
 
     def _groups_error(self) -> str:
@@ -319,7 +356,10 @@ class FlowObserver:
         pauses, heartbeats, is_empty = self._pauses(partitions)
         # The ledger also contains the source's end offsets of the last fetch.
         known = self._source.ends_at_s > 0 or partitions.risk.least is not None
-        seen = (ledger is not None and known) or (self._ledger.is_missing and source.answered_s is not None)
+        has_logs = self._target_logs.read_at_s > 0 or bool(self._target_logs_watch.error)
+        seen = (ledger is not None and known and has_logs) or (
+            self._ledger.is_missing and source.answered_s is not None
+        )
         return FlowInputs(
             pair.source,
             pair.target,
@@ -341,6 +381,9 @@ class FlowObserver:
             self._new_topics.nothing_selected if is_empty and not work.held else "",
             pauses,
             heartbeats,
+            partitions.target_losses,
+            partitions.uncompared,
+            self._target_logs_watch.error or self._target_logs.error,
         )
 
     def _pauses(self, partitions: Partitions) -> tuple[Mapping[PauseCode | None, int], int, bool]:
@@ -392,11 +435,15 @@ class FlowObserver:
             from mm2.kafka.admin import Admin  # noqa: PLC0415
 
             self._works = StoredWork(cluster, Admin(cluster), self.flow.worker, self.flow.pair.source, 10.0)
+            self._work_read_s = time.monotonic()
         finally:
             cluster.close()
 
     def _ends_interval_s(self) -> float:
         return min(_MOST_S, max(1.0, len(self._source.partitions) / _ENDS_PER_S))
+
+    def _target_logs_interval_s(self) -> float:
+        return self._ends_interval_s() if self._target_logs.read_at_s else 0.1
 
     def _new_topics_interval_s(self) -> float:
         if self._new_topics.ledger is None:

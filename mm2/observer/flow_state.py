@@ -13,6 +13,9 @@ from datetime import UTC, datetime
 from typing import Final
 
 from mm2.copy.states import HEALTHY, PartitionState
+from mm2.evidence import LAG, NO_LAG, RISK, UNCOMPARED
+from mm2.kafka.structs import TopicPartition
+from mm2.mirror.target_logs import TargetLoss
 from mm2.observer.views import FlowState, LossView, Risk
 from mm2.reasons import PauseCode
 
@@ -36,7 +39,7 @@ LOSSES_REPORTED_MS: Final = 24 * 3_600_000
 class FlowInputs:
     """What the state and the summary of a flow are derived from.
 
-    - ``seen``: both clusters have answered at least once.
+    - ``seen``: both clusters have answered at least once, and the logs of the target were requested.
     - ``source_error`` and ``target_error``: the errors, with the time of the last answer (None: not known).
     - ``held``: "paused" or "stopped" if a user has requested this.
     - ``idle_reason``: why nothing is copied although no user has requested this; "" if something is copied.
@@ -49,6 +52,9 @@ class FlowInputs:
     - ``nothing_selected``: why no topic of the source is selected; "" if one is, or if that is not known.
     - ``pauses``: the number of paused partitions by cause, and ``heartbeats`` that of heartbeats topics among ``states``, which
       are not paused with the topics of applications.
+    - ``target_losses``: partitions of which the target does not have what was copied.
+    - ``uncompared``: the number of partitions whose logs on the target could not be compared with the ledger, ``uncompared_why``: one
+      of the errors.
     """
 
     source: str
@@ -71,6 +77,9 @@ class FlowInputs:
     nothing_selected: str = ""
     pauses: Mapping[PauseCode | None, int] = field(default_factory=dict)
     heartbeats: int = 0
+    target_losses: tuple[tuple[TopicPartition, TargetLoss], ...] = ()
+    uncompared: int = 0
+    uncompared_why: str = ""
 
 
 def state_of(inputs: FlowInputs) -> FlowState:
@@ -88,6 +97,7 @@ def state_of(inputs: FlowInputs) -> FlowState:
     if (
         inputs.failed
         or inputs.troubles
+        or inputs.target_losses
         or any(inputs.differences.values())
         or any(states[state] for state in states if state not in _ON_ITS_WAY)
     ):
@@ -118,12 +128,17 @@ def summary_of(inputs: FlowInputs) -> str:
         if inputs.seen and risk.least is not None:
             parts.append(f"If it died then, you lost {_loss(inputs)}.")
         else:
-            parts.append(f"What would be lost is not known: {_unended(inputs.source_error)}.")
+            parts.append(RISK(is_known=False, why=f": {_unended(inputs.source_error)}"))
     elif not inputs.seen or (risk.least is None and not inputs.unbegun):
         why = inputs.target_error or inputs.unknown
-        parts.append(f"What would be lost is not known{f': {_unended(why)}' if why else ' yet'}.")
+        parts.append(RISK(is_known=False, why=f": {_unended(why)}" if why else " yet"))
+    elif inputs.target_losses:
+        parts.append(RISK(is_known=False, why=f": {_not_on_target(inputs)}"))
     else:
-        parts.append(f"If {source} dies now you lose {_loss(inputs)}.")
+        parts.append(RISK(source=source, records=_loss(inputs)))
+    if inputs.uncompared and inputs.uncompared_why and not inputs.target_error:
+        why = _unended(inputs.uncompared_why)
+        parts.append(UNCOMPARED(is_known=False, target=target, partitions=_partitions(inputs.uncompared), why=why))
     if inputs.target_error and (inputs.seen or inputs.source_error):
         parts.append(_silent(target, inputs.target_error_since_ms))
     if any(inputs.differences.values()):
@@ -159,6 +174,20 @@ def _paused(inputs: FlowInputs) -> str:
     return f"{paused:,} of {total:,} partition{'' if total == 1 else 's'} {verb} paused and not copied: {why}."
 
 
+def _partitions(number: int) -> str:
+    return f"{number:,} partition{'' if number == 1 else 's'}"
+
+
+def _not_on_target(inputs: FlowInputs) -> str:
+    place, loss = inputs.target_losses[0]
+    where = (
+        f"of {place}"
+        if len(inputs.target_losses) == 1
+        else f"of {_partitions(len(inputs.target_losses))}, first {place}"
+    )
+    return f"{inputs.target} does not have all records {where} that were copied to it: {loss}"
+
+
 def _differs(inputs: FlowInputs) -> str:
     kinds = ", ".join(f"{number:,} {kind}" for kind, number in inputs.differences.items() if number)
     return f"{inputs.target} differs from {inputs.source}: {kinds}, found by mm2 verify."
@@ -181,10 +210,8 @@ def _loss(inputs: FlowInputs) -> str:
 def _records(risk: Risk) -> str:
     """A number that may be too low is called "at least"."""
     if not risk.least:
-        return "nothing" if risk.records is not None else "no record that is known here"
-    records = f"{risk.least:,} record{'' if risk.least == 1 else 's'}"
-    if risk.records is None:
-        records = f"at least {records}"
+        return NO_LAG(is_known=risk.records is not None)
+    records = LAG(is_known=risk.records is not None, records=f"{risk.least:,} record{'' if risk.least == 1 else 's'}")
     if risk.least_seconds is None:
         return f"{records}; the age of the oldest is not known yet"
     age = duration(risk.least_seconds)

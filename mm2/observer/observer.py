@@ -21,6 +21,7 @@ from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.config.providers import ConfigTransformer
 from mm2.connect.tls import ListenerTls
 from mm2.copy.driver.engine import CopyEngine
+from mm2.evidence import Evidence
 from mm2.observer.certificates import listener_certificates
 from mm2.observer.flow import FlowObserver, WatchedFlow
 from mm2.observer.views import LaneView, Snapshot, SparkView
@@ -194,4 +195,7 @@ def _is_same(flow: WatchedFlow, other: WatchedFlow | None) -> bool:
 
 def _is_telling(snapshot: Snapshot) -> bool:
     """Whether the clusters of all flows have answered or failed."""
-    return all(flow.risk.least is not None or flow.source_error or flow.target_error for flow in snapshot.flows)
+    return all(
+        (flow.risk.least is not None and flow.has_read(Evidence.TARGET_LOGS)) or flow.source_error or flow.target_error
+        for flow in snapshot.flows
+    )

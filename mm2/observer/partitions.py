@@ -22,12 +22,13 @@ from mm2.kafka.structs import TopicPartition
 from mm2.mirror.discovery import vanished
 from mm2.mirror.preparation import Preparation
 from mm2.mirror.promotions import Promotion
+from mm2.mirror.target_logs import TargetLoss
 from mm2.observer.end_offsets import EndOffsetHistory
 from mm2.observer.flow_state import LOSSES_REPORTED_MS
 from mm2.observer.sums import RiskSum
 from mm2.observer.timestamps import BatchTimestamp
 from mm2.observer.views import LossView, PartitionView, Risk, ValueRange
-from mm2.reasons import PauseCode
+from mm2.reasons import PauseCode, TargetLossCode
 
 #: A partition with this lag in offsets is catching up, as in the copier (`mm2.copy.executor.cursor`).
 BEHIND_OFFSETS: Final = 10_000
@@ -58,6 +59,7 @@ class PartitionInputs:
     - ``noted``: end offsets from the ledger's notes (`mm2.mirror.source_answers`), while the source does not answer.
     - ``promotions``: promoted topics (`mm2.mirror.promotions`).
     - ``topic_ids``: ids of the source's topics; ``starts``: log start offsets of the partitions in `Partitions.other_logs`.
+    - ``target_losses``: see `mm2.observer.polls.TargetLogsPoll`.
     """
 
     now_s: float
@@ -82,6 +84,7 @@ class PartitionInputs:
     promotions: Mapping[str, Promotion] = field(default_factory=dict)
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     starts: Mapping[TopicPartition, int] = field(default_factory=dict)
+    target_losses: Mapping[TopicPartition, TargetLoss | None] = field(default_factory=dict)
 
     @property
     def has_current_ends(self) -> bool:
@@ -129,6 +132,8 @@ class _PartitionMemory:
     reading: int = 0  # number of the last `PartitionBook.read` that has computed the view
     resting: PartitionView | None = None  # the view, if it does not change before one of its inputs does
     status: PartitionStatus | None = None
+    loss: TargetLoss | None = None  # see `PartitionInputs.target_losses`
+    is_uncompared: bool = False  # see `Partitions.uncompared`
     asked: int | None = None  # the end offset that the source returned
     is_of_other_log: bool = False  # see `Partitions.other_logs`
 
@@ -140,7 +145,8 @@ class Partitions:
     ``wanted`` are the offsets whose timestamps are needed to know the age of a backlog. ``stalled`` are partitions
     without progress. ``other_logs`` are those whose log start offsets are needed, because their positions are of another log.
     ``unbegun`` is the number of partitions with records but no position yet; their records are in no figure. ``losses`` are those of
-    the last day, newest first.
+    the last day, newest first. ``target_losses``: partitions of which the target does not have what was copied; ``uncompared``: the
+    number of those whose logs on the target have not been compared with the ledger.
 
     Partitions that the flow is not to copy (`PartitionView.is_counted`) are only in ``views``.
     """
@@ -158,6 +164,8 @@ class Partitions:
     unbegun: int = 0
     losses: tuple[LossView, ...] = ()
     other_logs: frozenset[TopicPartition] = frozenset()
+    target_losses: tuple[tuple[TopicPartition, TargetLoss], ...] = ()
+    uncompared: int = 0
 
 
 class PartitionBook:
@@ -186,6 +194,8 @@ class PartitionBook:
         stalled: list[TopicPartition] = []
         losses: list[LossView] = []
         other_logs: set[TopicPartition] = set()
+        target_losses: list[tuple[TopicPartition, TargetLoss]] = []
+        uncompared = 0
         total = _Total()
         common = _common(inputs)
         is_same = common == self._common
@@ -217,6 +227,9 @@ class PartitionBook:
                 total.risk.oldest = max(total.risk.oldest, _least_age(preparation, inputs))
             if known.entry is not None and known.entry.lost:
                 losses += _losses(known.entry, inputs.now_ms - LOSSES_REPORTED_MS)
+            uncompared += known.is_uncompared
+            if known.loss is not None:
+                target_losses.append((tp, known.loss))
             if known.is_of_other_log:
                 other_logs.add(tp)
             elif view.lag_records:
@@ -233,7 +246,13 @@ class PartitionBook:
             is_current=inputs.has_current_ends and inputs.ledger is not None,
         )
         losses.sort(key=lambda loss: loss.found_ms, reverse=True)
-        found = dataclasses.replace(found, losses=tuple(losses), other_logs=frozenset(other_logs))
+        found = dataclasses.replace(
+            found,
+            losses=tuple(losses),
+            other_logs=frozenset(other_logs),
+            target_losses=tuple(target_losses),
+            uncompared=uncompared,
+        )
         return found if self._rates else dataclasses.replace(found, records_per_s=None)
 
     def _catch_up(self, known: _PartitionMemory) -> None:
@@ -299,10 +318,15 @@ class PartitionBook:
             standing = standing._replace(state=PartitionState.CATCHING_UP)
         is_counted = inputs.is_counted(tp, task)
         is_end_current = tp in inputs.ends or (status is not None and status.is_fresh and status.row is not None)
-        is_lag_exact = inputs.has_current_ends and is_end_current and tp not in inputs.missing
+        known.loss, known.is_uncompared = _on_target(tp, entry, status, inputs)
+        if known.loss is not None:
+            standing = _without_copy(standing, known.loss)
+        is_lag_exact = (
+            inputs.has_current_ends and is_end_current and tp not in inputs.missing and not known.is_uncompared
+        )
         is_cut = _is_cut(tp, known, inputs)
         known.is_of_other_log = not is_turned and (
-            is_cut or standing.state in OTHER_LOG or _is_replaced(tp, entry, inputs)
+            is_cut or standing.state in OTHER_LOG or known.loss is not None or _is_replaced(tp, entry, inputs)
         )
         if known.is_of_other_log:
             end, seconds, is_lag_exact = inputs.ends.get(tp, end), None, False
@@ -502,6 +526,7 @@ def _common(inputs: PartitionInputs) -> tuple[object, ...]:
         inputs.promotions,
         inputs.topic_ids,
         inputs.starts,
+        inputs.target_losses,
         inputs.has_current_ends,
         inputs.ledger is None,
     )
@@ -681,6 +706,30 @@ def _state(
         condition = entry.condition
         return _Standing(PartitionState(condition.state), condition.reason, condition.since_ms)
     return _Standing(PartitionState.CATCHING_UP if lag is not None and lag > BEHIND_OFFSETS else PartitionState.RUNNING)
+
+
+def _on_target(
+    tp: TopicPartition, entry: LedgerEntry | None, status: PartitionStatus | None, inputs: PartitionInputs
+) -> tuple[TargetLoss | None, bool]:
+    """What the target has lost of the partition, and whether its log there was not compared although something was copied.
+
+    A remote topic that the flow no longer copies to, because its name has changed, does not matter, nor one of a source topic that was
+    deleted too.
+    """
+    if entry is None or not entry.mark.target or entry.mark.source <= 0:
+        return None, False
+    if (status is not None and status.remote_topic != entry.remote_topic) or vanished(inputs.missing.get(tp)):
+        return None, False
+    return inputs.target_losses.get(tp), tp not in inputs.target_losses
+
+
+def _without_copy(standing: _Standing, loss: TargetLoss) -> _Standing:
+    """The standing of a partition whose copy is not on the target; a condition that the flow has found itself takes precedence."""
+    if standing.state in LASTING or standing.state is PartitionState.DELETED:
+        return standing
+    state = PartitionState.DELETED if loss.code is TargetLossCode.DELETED else PartitionState.LOST_RANGE
+    reason = f"on the target: {loss}"
+    return _Standing(state, f"{reason}; {standing.reason}" if standing.reason else reason, None, standing.pause)
 
 
 def _lasting(entry: LedgerEntry | None) -> PartitionCondition | None:

@@ -10,10 +10,11 @@ import contextlib
 import dataclasses
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from mm2.copy.ledger import Ledger, LedgerLog
+from mm2.copy.session import LedgerEntry
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
@@ -28,6 +29,7 @@ from mm2.mirror.discovery import vanished
 from mm2.mirror.formats import Checkpoint, FormatError
 from mm2.mirror.group_offsets import SHARE, GroupOffsets
 from mm2.mirror.plugins import replication_policy
+from mm2.mirror.target_logs import TargetLoss, target_losses
 from mm2.observer.timestamps import LOOKS, BatchTimestamp, BatchTimestampReader
 
 #: Timeout of one request. A poll may take two (to the leader, then to a new leader); an error is reported within ten
@@ -213,6 +215,52 @@ class LedgerPoll:
         self._cluster.close()
 
 
+class TargetLogsPoll:
+    """Compares the topic ids and log end offsets of the remote partitions with the ledger, which it reads first.
+
+    ``losses``: what this shows of each source partition with an entry; None: nothing is missing up to the position. Partitions for which
+    the target has returned an error are absent, and ``error`` is one of these errors. ``read_at_s`` (monotonic clock): when the newest
+    comparison began, 0: there was none yet.
+    """
+
+    def __init__(self, clients: FlowClients, ledger: Callable[[], Ledger | None]) -> None:
+        self.losses: Mapping[TopicPartition, TargetLoss | None] = {}
+        self.error = ""
+        self.read_at_s = 0.0
+        self._ledger = ledger
+        self._entries: dict[TopicPartition, tuple[int, LedgerEntry | None]] = {}
+        self._cluster = clients.cluster(Side.TARGET)
+        self._admin = Admin(self._cluster)
+
+    def __call__(self) -> None:
+        """Send the requests. Raises KafkaFailure if the cluster as a whole does not answer."""
+        ledger = self._ledger()
+        if ledger is None:
+            return
+        known = self._entries
+        self._entries = {
+            tp: found if (found := known.get(tp)) is not None and found[0] == version else (version, ledger.entry(tp))
+            for tp, version in ledger.versions().items()
+        }
+        began_s = time.monotonic()
+        entries = [entry for _, entry in self._entries.values() if entry is not None]
+        answers = target_losses(self._admin, entries) if entries else {}
+        failures = [answer for answer in answers.values() if isinstance(answer, KafkaFailure)]
+        if failures and len(failures) == len(answers):
+            silent = [failure for failure in failures if not isinstance(failure, BrokerFailure)]
+            if silent:
+                raise silent[0]
+        losses = {tp: answer for tp, answer in answers.items() if not isinstance(answer, KafkaFailure)}
+        if losses != self.losses:
+            self.losses = losses
+        self.error = str(failures[0]) if failures else ""
+        self.read_at_s = began_s
+
+    def close(self) -> None:
+        """Abort the requests in flight."""
+        self._cluster.close()
+
+
 class HeartbeatsPoll:
     """The newest heartbeats on the target."""
 
@@ -257,7 +305,7 @@ class PolledGroups:
 class GroupsPoll:
     """Polls the groups that have checkpoints or reasons in the ledger (``reasoned``) in ``remote_topics``; the reader replaces both.
 
-    ``has_target``: offsets on the target have been read at least once. ``failed_on``: the cluster on which the last failure occurred.
+    ``has_target``: offsets on the target have been read at least once, most recently at ``read_at_s`` (monotonic clock). ``failed_on``: the cluster on which the last failure occurred.
     """
 
     def __init__(self, clients: FlowClients) -> None:
@@ -265,6 +313,7 @@ class GroupsPoll:
         self.reasoned: frozenset[str] = frozenset()
         self.remote_topics: frozenset[str] = frozenset()
         self.has_target = False
+        self.read_at_s: float | None = None
         self.failed_on = Side.TARGET
         self._topic = clients.policy.checkpoints_topic(clients.source)
         self._clusters = {side: clients.cluster(side) for side in Side}
@@ -294,7 +343,7 @@ class GroupsPoll:
         target_failure, target = self._offsets(Side.TARGET, groups)
         if target is not None:
             self.seen = dataclasses.replace(self.seen, target=target, target_logs=self._target_logs(target))
-            self.has_target = True
+            self.has_target, self.read_at_s = True, time.monotonic()
         source_failure, source = self._offsets(Side.SOURCE, groups)
         if source is not None:
             self.seen = dataclasses.replace(self.seen, source=source)

@@ -12,12 +12,14 @@ from enum import StrEnum
 
 from mm2.copy.states import WELL, PartitionState
 from mm2.copy.tally import STAGES
+from mm2.evidence import Evidence
 from mm2.reasons import MoveCode, OffsetReasonCode, PauseCode, SparkDownCode
 
 __all__ = [
     "STAGES",
     "CertificateView",
     "ConnectorView",
+    "EvidenceView",
     "FlowState",
     "FlowView",
     "GroupProcess",
@@ -72,6 +74,15 @@ class Risk:
     def least(self) -> int | None:
         """The records that are known to be missing on the target; None: not known at all."""
         return self.records if self.records_at_least is None else self.records_at_least
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceView:
+    """When something was last read, None: never yet; ``error``: why it, or a part of it, could not be read since."""
+
+    what: Evidence
+    at_ms: int | None = None
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,6 +320,8 @@ class FlowView:
     - ``throttles``: limits by `mm2 throttle`, in bytes per second, 0 for none: by topic, "" for the flow.
     - ``is_ledger_read``: otherwise the target has not answered yet, and what is counted in the ledger is not known: lost ranges,
       foreign records and gaps.
+    - ``evidence``: what the view is made of, and when it was read.
+    - ``target_losses``: the number of partitions of which the target does not have what was copied.
     """
 
     source: str
@@ -346,6 +359,12 @@ class FlowView:
     filled: Mapping[str, int] = field(default_factory=dict)
     groups_error: str = ""
     is_ledger_read: bool = True
+    evidence: tuple[EvidenceView, ...] = ()
+    target_losses: int = 0
+
+    def has_read(self, what: Evidence) -> bool:
+        """Whether it was read at least once."""
+        return any(one.what is what and one.at_ms is not None for one in self.evidence)
 
     @property
     def name(self) -> str:

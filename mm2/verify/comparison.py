@@ -654,6 +654,8 @@ class Comparison:
         offset = source if source is not None else target
         if offset is None or not (self._span.open_start or self._span.open_end):
             return False
+        if source is not None and self._span.copied[0] <= source < self._span.copied[1]:
+            return False
         side, route = (0, self._route.target_of) if offset == source else (1, self._route.source_of)
         if route(offset) is not None:
             return False

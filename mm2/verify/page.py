@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Final
 
+from mm2.evidence import VERIFIED_PAGE
 from mm2.verify.report import PartitionReport, Verdict, VerifyReport, moment
 
 _VERDICT_TEXTS: Final = {
-    Verdict.EQUAL: "Source and target are equal: all records that are on one side only are explained.",
+    Verdict.EQUAL: VERIFIED_PAGE(),
     Verdict.DIFFERENT: "Source and target differ.",
     Verdict.INCOMPLETE: "Some partitions could not be compared.",
 }
@@ -60,7 +61,7 @@ def page(report: VerifyReport) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>mm2 verify {escape(report.flow)}</title><style>{_STYLE}</style></head><body>",
         f"<h1>mm2 verify {escape(report.flow)}</h1>",
-        f'<p class="verdict {_NAMES[report.verdict]}">{_VERDICT_TEXTS[report.verdict]}</p>',
+        f'<p class="verdict {_NAMES[report.verdict]}">{_text(report)}</p>',
         _table(("", ""), list(facts.items()), head=False),
         _counts("Differences", "kind", report.counts),
         _counts("Explained", "reason", report.explained),
@@ -70,6 +71,10 @@ def page(report: VerifyReport) -> str:
     parts += [_one(partition) for partition in report.partitions if partition.differences or partition.notes]
     parts.append("</body></html>")
     return "\n".join(filter(None, parts)) + "\n"
+
+
+def _text(report: VerifyReport) -> str:
+    return _VERDICT_TEXTS[report.verdict] if report.has_compared else VERIFIED_PAGE(is_known=False)
 
 
 def _counts(title: str, what: str, counts: Mapping[str, int]) -> str:

@@ -261,6 +261,8 @@ def plan_partition(
         assert ledger is not None  # noqa: S101  (it has the entry)
         _by_ledger(plan, base, ledger, entry, wanted, (source_start, source_end), (target_start, target_end))
     else:
+        if entry is not None and ledger is not None and plan.source_id in {"", entry.source_id}:
+            base = _with_copied(base, ledger, entry)
         _by_content(plan, base, syncs, wanted, (source_start, source_end), (target_start, target_end))
 
 
@@ -291,6 +293,14 @@ def _is_of(entry: LedgerEntry, plan: PartitionPlan) -> bool:
             plan.notes.append(f"the {side} topic was recreated, so the ledger does not apply to it")
             return False
     return True
+
+
+def _with_copied(base: Span, ledger: Ledger, entry: LedgerEntry) -> Span:
+    """What the ledger has as copied to a remote topic that was recreated since: the target has lost it unless it is there again."""
+    chunks = ledger.chunks(entry.source)
+    first = min((segment.source for chunk in chunks for segment in chunk.segments), default=entry.mark.source)
+    gaps = [gap for chunk in chunks for gap in chunk.gaps if gap.reason not in INVISIBLE and gap.after > gap.first]
+    return replace(base, copied=(first, entry.mark.source), excluded=tuple(merge_gaps(gaps)))
 
 
 def _by_ledger(

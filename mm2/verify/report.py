@@ -166,6 +166,11 @@ class VerifyReport:
         return next((worst for worst in (Verdict.DIFFERENT, Verdict.INCOMPLETE) if worst in verdicts), Verdict.EQUAL)
 
     @property
+    def has_compared(self) -> bool:
+        """Whether the verdict is that of records: without any, equality would show nothing."""
+        return self.verdict is not Verdict.EQUAL or self.records > 0
+
+    @property
     def seconds(self) -> float:
         """The duration."""
         return (self.ended_ms - self.began_ms) / 1000

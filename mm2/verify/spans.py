@@ -25,6 +25,8 @@ class Span:
     - ``by_content``: the ledger does not contain it, so records are only matched by content.
     - ``in_detail``: report how the sides differ, not only where the first difference is.
     - ``whole``: the partition's source range, in which originals of duplicated records are searched.
+    - ``copied``: source offsets of records that the ledger has as copied, to a remote topic that was recreated since. They are expected
+      on the target also where its start or end is open.
     - ``named``: as in `mm2.copy.spec.PartitionSpec`.
     """
 
@@ -41,6 +43,7 @@ class Span:
     by_content: bool = False
     whole: tuple[int, int] = (0, 0)
     named: str = ""
+    copied: tuple[int, int] = (0, 0)
 
     @property
     def source(self) -> TopicPartition:
@@ -80,12 +83,20 @@ class Span:
                 self.by_content,
             ],
             list(self.whole),
+            list(self.copied),
         ]
 
     @classmethod
     def from_json(cls, row: Sequence[Any]) -> Self:
         """The inverse of `to_json`."""
-        (topic, partition, remote_topic, named), (first, after, low, high, rows, joint), excluded, flags, whole = row
+        (
+            (topic, partition, remote_topic, named),
+            (first, after, low, high, rows, joint),
+            excluded,
+            flags,
+            whole,
+            copied,
+        ) = row
         route = Route(tuple(Segment(*segment) for segment in rows))
         gaps = tuple(Gap(*gap) for gap in excluded)
         span = cls(
@@ -96,6 +107,7 @@ class Span:
             gaps,
             whole=(whole[0], whole[1]),
             named=named,
+            copied=(copied[0], copied[1]),
         )
         names = ("source_compacted", "target_compacted", "open_start", "open_end", "in_detail", "by_content")
         return replace(span, **dict(zip(names, flags, strict=True)))

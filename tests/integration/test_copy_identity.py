@@ -5,6 +5,7 @@ Each of them has state of its own. Every record has a number, so what is missing
 
 from __future__ import annotations
 
+import functools
 import secrets
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -152,6 +153,10 @@ def test_two_source_clusters_with_one_alias_continue_at_their_own_positions(
             assert missing_and_doubled(one_worker.target, remote, FIRST + MORE) == (0, 0)
 
 
+def has_end(broker: LocalKafka, topic: str, end: int) -> bool:
+    return topic in topics_of(broker) and end_offset(broker, topic) >= end
+
+
 def flow_file(folder: Path, source: LocalKafka, target: LocalKafka, alias: str, **more: str) -> Path:
     """The file of a dedicated process with one flow; ``__`` in a key stands for ``.``, ``flow`` and ``target`` for their prefixes."""
     props = {
@@ -199,9 +204,7 @@ def test_two_deployments_of_a_flow_in_two_groups_lose_nothing(
         for part, (remote, file) in zip((1, 4), files.items(), strict=True):
             # The first has copied everything when the second begins, which has no position yet.
             process = processes[remote] = MirrorProcess(file, tmp_path / f"{remote}.log")
-            process.eventually(
-                lambda remote=remote, part=part: end_offset(kafka_b, remote) >= FIRST // part, _PATIENCE_S
-            )  # type: ignore[misc]
+            process.eventually(functools.partial(has_end, kafka_b, remote, FIRST // part), _PATIENCE_S)
         for process in processes.values():
             process.kill9(whole_family=True)
         write(kafka_a, topic, FIRST, FIRST + MORE)

@@ -21,6 +21,7 @@ from mm2.failover.sides import Sides
 from mm2.mirror.formats import Checkpoint
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.asking import asked, terminal
+from tests.integration.copy_flow import producer_of
 from tests.integration.mirror_flow import commit, committed, create, write
 from tests.integration.mirror_process import ROOT, ends, table, write_config
 from tests.support.waiting import PATIENCE
@@ -268,6 +269,41 @@ def test_a_reachable_source_is_not_left_without_a_decision_and_a_confirmation(
     assert (code, json.loads(out)["problems"]) == (0, [])
     assert json.loads(out)["advice"][0].startswith(f"{unique} answers: to fail over, stop its producers and use --wait")
     assert everything(kafka_b, unique, {f"{unique}-group": remote}) == before, "nothing was changed"
+
+
+@pytest.mark.parametrize(("isolation", "records"), [("read_committed", 0), ("read_uncommitted", 3)], ids=str)
+def test_failback_counts_the_records_of_an_aborted_transaction_as_the_flow_would_copy_them(
+    kafka_a: LocalKafka,
+    kafka_b: LocalKafka,
+    unique: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    isolation: str,
+    records: int,
+) -> None:
+    """A producer that died with the source leaves one; its four offsets are three records and a marker."""
+    topic, flow = "t-" + unique, f"{unique}->B"
+    isolated = {f"{unique}.consumer.isolation.level": isolation}
+    file = properties(tmp_path, unique, kafka_a.bootstrap, kafka_b.bootstrap, **isolated)
+    copied_completely(kafka_a, kafka_b, unique, topic)
+    arguments = ("--wait", "60", "--yes", "--group", f"{unique}-nobody")
+    code, _, err = asked(capsys, "failover", file, flow, *arguments)
+    assert (code, err) == (0, "")
+    producer = producer_of(kafka_a, transactional__id=unique)
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for _ in range(3):
+        producer.produce(topic, NUMBER, partition=0)
+    assert producer.flush(30) == 0
+    producer.abort_transaction(30)
+    assert ends(kafka_a, topic) == [1_204, 50]
+    code, out, _ = asked(capsys, "failback", file, flow, "--dry-run", "--json")
+    document = json.loads(out)
+    assert document["records_at_risk"] == records, document
+    assert (code, bool(document["problems"])) == ((1, True) if records else (0, False))
+    _, out, _ = asked(capsys, "failback", file, flow, "--dry-run")
+    assert f"on {unique} only: {records} records\n" in out
+    assert f"  {topic}-0: offsets 1200-1203, {records} records to be copied\n" in out
 
 
 def test_a_failover_is_confirmed_on_the_terminal(

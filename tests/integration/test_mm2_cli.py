@@ -255,7 +255,7 @@ def test_nothing_is_claimed_about_an_unknown_group(
     write(kafka_b, f"{unique}.checkpoints.internal", [(checkpoint.key(), checkpoint.value())], 0)
     code, out, err = asked(capsys, "groups", file, flow, "--group", group)
     assert (code, err) == (0, "")
-    assert out.endswith(f"\n{flow}: no missing offsets are reported\n")
+    assert out.endswith(f"\n{flow}: no reason for a missing offset is in the ledger\n")
     assert "starts as its auto.offset.reset specifies" in out, "it has no offset on B"
 
 

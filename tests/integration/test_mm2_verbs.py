@@ -188,7 +188,7 @@ def test_plan_prints_what_a_start_would_do_and_does_nothing(
     code, out, err = env.ask(capsys, "plan")
     assert (code, err) == (0, "")
     assert f"  B: add partitions {env.remote('grown')}: partitions=1 -> 3\n" in out
-    assert out.splitlines()[-1].endswith("; no problem was found")
+    assert out.splitlines()[-1].endswith(" not known; no problem was found in what the brokers report")
 
 
 def put(broker: LocalKafka, topic: str, operation: AclOperation, user: str) -> None:
@@ -503,7 +503,8 @@ def test_status_watch_on_a_terminal_updates_in_place(running: Environment) -> No
 def test_lag_is_sorted_worst_first_and_compared_with_a_threshold(running: Environment, capsys: Capsys) -> None:
     wait_until(lambda: running.ask(capsys, "lag", "--threshold", "0")[0] == 0)
     code, out, err = running.ask(capsys, "lag", "--top", "1")
-    assert (code, err, len(out.splitlines())) == (0, "", 3)
+    assert (code, err, len(out.splitlines())) == (0, "", 4)
+    assert out.splitlines()[-2].startswith(f"{running.flow}: looked at: logs of {running.alias} ")
     assert out.splitlines()[-1].startswith(f"{running.flow}: 3 partitions (2 more: --top 0), 0 records, ")
     assert running.ask(capsys, "pause", "--topic", running.topic("quiet"))[0] == 0
     try:

@@ -9,6 +9,7 @@ from urllib.parse import quote
 from nicegui import ui
 
 from mm2.copy.states import PartitionState
+from mm2.evidence import HEARTBEATS, Evidence
 from mm2.observer.history import QUANTILES, History, latency_name
 from mm2.observer.long_term import Curves
 from mm2.observer.traces import reason_of
@@ -200,20 +201,24 @@ class _FlowBlock:
         if marks != self._marks:
             self._marks = marks
             self._strip.set_content("".join(map(_mark, beats)))
-        missed, recorded = marks.count(False), len(marks) - marks.count(None)
-        if not recorded:
-            text = "No heartbeats have been received."
-        else:
-            copied = newest is not None and newest.hops
-            text = (
-                f"Heartbeats {'copied' if copied else 'written'} by this flow, five minutes: "
-                f"{f'missed in {missed} of' if missed else 'received in all'} {plural(recorded, 'interval')} of "
-                f"{BEAT_STEP_MS // 1000} seconds"
-            )
-        self._beats_text.show(text)
+        self._beats_text.show(beats_text(flow, marks))
 
 
 _ALARM_STATES: Final = frozenset({FlowState.NO_TOPICS, FlowState.DEGRADED, FlowState.STOPPED})
+
+
+def beats_text(flow: FlowView, marks: Sequence[bool | None]) -> str:
+    """How many heartbeats were received; a mark of None: none was expected."""
+    missed, recorded = marks.count(False), len(marks) - marks.count(None)
+    if not recorded:
+        return HEARTBEATS(is_known=flow.has_read(Evidence.HEARTBEATS), target=flow.target)
+    newest = heartbeat_of(flow)
+    copied = newest is not None and newest.hops
+    return (
+        f"Heartbeats {'copied' if copied else 'written'} by this flow, five minutes: "
+        f"{f'missed in {missed} of' if missed else 'received in all'} {plural(recorded, 'interval')} of "
+        f"{BEAT_STEP_MS // 1000} seconds"
+    )
 
 
 def worst_first(flows: Sequence[FlowView]) -> Sequence[FlowView]:

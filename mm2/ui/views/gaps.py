@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from mm2.copy.segments import INTENDED
+from mm2.evidence import NO_LOSS, NO_REASON
 from mm2.observer.views import FlowView, PartitionView, Snapshot
 from mm2.ui.listing import Listing, Query, Shared
 from mm2.ui.parts import Browser, Cell, Column, Element, Row, Table, rank_of
@@ -83,9 +84,7 @@ class GapsView:
         Element("h1", "Gaps")
         self._lead = Element("p", "", "lead")
         Element("h2", "By reason")
-        self._reasons = Table(
-            _REASONS, caption="Missing offsets by reason", nothing="Every source offset has a record on the target."
-        )
+        self._reasons = Table(_REASONS, caption="Missing offsets by reason", nothing=nothing(snapshot.flows))
         Element("h2", "By partition")
         kinds = sorted({reason for flow in snapshot.flows for reason in flow.gaps})
         self._browser = Browser(
@@ -117,16 +116,27 @@ class GapsView:
         self._browser.show()
 
 
+def nothing(flows: Sequence[FlowView]) -> str:
+    """What is shown instead of the reasons if there are none."""
+    return NO_REASON(is_known=any(flow.is_ledger_read for flow in flows))
+
+
 def lead(flows: Sequence[FlowView]) -> str:
     """What is listed, what was lost, and of which flows this is not known, or not as of now."""
     lost = sum(flow.lost_ranges for flow in flows)
     unread = [flow for flow in flows if not flow.is_ledger_read]
-    known = [] if flows and len(unread) == len(flows) else ["No records are lost."]
+    known = [] if flows and len(unread) == len(flows) else [NO_LOSS()]
     return " ".join(
         (
             "Offsets of the source without a record on the target, and why.",
             *([f"Lost: {plural(lost, 'range')} that the source had deleted."] if lost else known),
-            *(f"The ledger of {flow.name} has not been read yet: nothing is known of this flow." for flow in unread),
+            *(NO_LOSS(is_known=False, flow=flow.name) for flow in unread),
+            *(
+                f"{flow.target} does not have all records of {flow.name} that were copied to it, in "
+                f"{plural(flow.target_losses, 'partition')}: see Partitions."
+                for flow in flows
+                if flow.target_losses
+            ),
             *(
                 f"{flow.target} does not respond: the data of {flow.name} is stale."
                 for flow in flows

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from mm2.evidence import CONTINUES, NO_GROUPS, TRANSLATED
 from mm2.observer.groups import if_moved
 from mm2.observer.views import FlowView, GroupView, Snapshot
 from mm2.reasons import MoveCode
@@ -108,11 +109,11 @@ def lead(flows: Sequence[FlowView]) -> str:
     missing = sum(view.translated is None for view in views)
     sentences = []
     if views:
-        translated = f"{missing:,} of them not translated yet" if missing else "all are translated"
+        translated = TRANSLATED(is_known=not missing, missing=f"{missing:,}")
         offsets = plural(len(views), "committed offset")
         sentences.append(f"{plural(groups, 'group')} with {offsets}; {translated}. {_moved(views)}")
     elif not any(flow.groups_error for flow in flows):
-        sentences.append("No consumer group of the source has committed offsets of copied topics.")
+        sentences.append(NO_GROUPS(flows=", ".join(flow.name for flow in flows)))
     return " ".join((*sentences, *filter(None, map(unknown, flows))))
 
 
@@ -120,7 +121,7 @@ def unknown(flow: FlowView) -> str:
     """Which offsets of groups are not known, or not those of now; "" if all are."""
     found = []
     if flow.groups_error:
-        found.append(f"Not all offsets of groups of {flow.name} are known: {flow.groups_error.rstrip('.')}.")
+        found.append(NO_GROUPS(is_known=False, flows=flow.name, why=flow.groups_error.rstrip(".")))
     found += [
         f"{cluster} does not respond: offsets of groups of {flow.name} on {cluster} are those of its last answer."
         for cluster, error in ((flow.source, flow.source_error), (flow.target, flow.target_error))
@@ -133,10 +134,10 @@ def _moved(views: Sequence[GroupView]) -> str:
     """What consumers would do on the target now. Only mm2 failover and the sync of group offsets commit translated offsets there."""
     known = [view.if_moved for view in views if view.if_moved is not None]
     if not known:
-        return "Their offsets on the target are not known."
+        return CONTINUES(is_known=False)
     differing = [code for code in known if code is not MoveCode.CONTINUES]
     if not differing:
-        return "On the target, all would continue at the translated offset."
+        return CONTINUES()
     return (
         f"If their consumers moved to the target now, {plural(len(differing), 'offset')} would not be the translated one: "
         "mm2 failover commits that first."

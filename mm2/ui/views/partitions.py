@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from mm2 import evidence
 from mm2.copy.states import WELL, PartitionState
 from mm2.observer.views import FlowView, PartitionView, Snapshot
 from mm2.ui.listing import Listing, Query, Shared
@@ -116,6 +117,15 @@ def row_of(entry: Entry) -> Row:
     )
 
 
+def all_healthy(flows: Sequence[FlowView]) -> str:
+    """That no partition is unhealthy, as far as this is known."""
+    return evidence.HEALTHY(is_known=all(map(_is_read, flows)))
+
+
+def _is_read(flow: FlowView) -> bool:
+    return all(map(flow.has_read, evidence.HEALTHY.evidence)) and not (flow.source_error or flow.target_error)
+
+
 def lead(flows: Sequence[FlowView]) -> str:
     """The number of partitions, how many are unhealthy, and the flows without data because a cluster does not respond."""
     total = sum(sum(flow.states.values()) for flow in flows)
@@ -126,5 +136,5 @@ def lead(flows: Sequence[FlowView]) -> str:
         for cluster, error in ((flow.source, flow.source_error), (flow.target, flow.target_error))
         if error
     ]
-    health = f", {unhealthy:,} unhealthy" if unhealthy else ", all healthy" if total else ""
+    health = f", {unhealthy:,} unhealthy" if unhealthy else all_healthy(flows) if total else ""
     return " ".join((f"{plural(total, 'partition')}{health}.", *unreachable))

@@ -14,6 +14,7 @@ from mm2.config.mirrormaker import SourceAndTarget
 from mm2.connect.rest.access.control import Access
 from mm2.connect.rest.access.roles import Role
 from mm2.copy.states import PartitionState
+from mm2.evidence import CONFIGS_EQUAL
 from mm2.kafka.errors import KafkaFailure
 from mm2.mirror.config_sync import ConfigDifference
 from mm2.observer.tones import Tone
@@ -313,14 +314,14 @@ class TopicPage:
         try:
             found = await asyncio.to_thread(self._data.differences, self._flow, self._topic, self._remote)
         except KafkaFailure as failure:
-            self._configs_text.show(f"The configuration could not be compared: {failure}")
+            self._configs_text.show(CONFIGS_EQUAL(is_known=False, why=failure))
             self._configs_text.show_classes("message bad")
             return
         self._configs_text.show_classes("lead")
         text = (
             f"{plural(len(found), 'property')} with another value on {self._remote}."
             if found
-            else f"The configurations of {self._topic} and {self._remote} are equal."
+            else CONFIGS_EQUAL(topic=self._topic, remote=self._remote)
         )
         self._configs_text.show(text.replace("propertys", "properties"))
         self._configs.show([_config(one) for one in found])

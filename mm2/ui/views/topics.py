@@ -9,11 +9,12 @@ from urllib.parse import urlencode
 from mm2.copy.states import HEALTHY, PartitionState
 from mm2.observer.history import History
 from mm2.observer.topics import SEVERITY, TopicView, topic_views
-from mm2.observer.views import Snapshot
+from mm2.observer.views import FlowView, Snapshot
 from mm2.ui.charts import sparkline
 from mm2.ui.listing import Listing, Query, Shared
 from mm2.ui.meanings import MEANINGS, meaning_page
 from mm2.ui.parts import Browser, Cell, Column, Element, Row
+from mm2.ui.views.partitions import all_healthy
 from mm2.ui.wording import at_least, count, plural, rate, seconds
 
 #: A flow's name and one of its topics.
@@ -92,7 +93,7 @@ class TopicsView:
     def show(self, snapshot: Snapshot) -> None:
         """See View."""
         self._snapshot = snapshot
-        self._lead.show(_lead(TOPICS.select(snapshot, Query())))
+        self._lead.show(lead(TOPICS.select(snapshot, Query()), snapshot.flows))
         self._browser.show()
 
     def _row(self, entry: Entry) -> Row:
@@ -126,10 +127,11 @@ def topic_page(flow: str, topic: str) -> str:
     return f"topic?{urlencode({'flow': flow, 'topic': topic})}"
 
 
-def _lead(rows: Sequence[Entry]) -> str:
+def lead(rows: Sequence[Entry], flows: Sequence[FlowView]) -> str:
+    """The number of topics and partitions, and how many topics need attention."""
     unhealthy = sum(topic.unhealthy > 0 for _, topic in rows)
     partitions = sum(topic.partitions for _, topic in rows)
     health = (
-        f", {plural(unhealthy, 'topic')} with unhealthy partitions" if unhealthy else ", all healthy" if rows else ""
+        f", {plural(unhealthy, 'topic')} with unhealthy partitions" if unhealthy else all_healthy(flows) if rows else ""
     )
     return f"{plural(len(rows), 'topic')} with {plural(partitions, 'partition')}{health}."

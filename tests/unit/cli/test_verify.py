@@ -16,7 +16,7 @@ import pytest
 from mm2.cli.flow import CommandError
 from mm2.cli.mm2 import main
 from mm2.cli.tables import MOST_ROWS
-from mm2.cli.verify import _go_on, _write, asked_for, bytes_of
+from mm2.cli.verify import _go_on, asked_for, bytes_of, write_report
 from mm2.copy.ledger import Verified
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import TopicPartition
@@ -104,7 +104,7 @@ def test_adjacent_ranges_are_joined() -> None:
 
 def test_text_and_json_report_the_same() -> None:
     out = StringIO()
-    _write(
+    write_report(
         out,
         report_of(Difference(DifferenceKind.MISSING, 3, None, 2), Difference(DifferenceKind.EXTRA, None, 9)),
         brief=False,
@@ -129,7 +129,7 @@ def test_of_many_partitions_those_that_differ_come_first() -> None:
     rows[400] = replace(equal, topic="t400", verdict=Verdict.INCOMPLETE, error="no answer")
     report = replace(report_of(), partitions=tuple(rows))
     out = StringIO()
-    _write(out, report, brief=False)
+    write_report(out, report, brief=False)
     lines = out.getvalue().splitlines()
     assert [line.split()[0] for line in lines[1:4]] == ["t300-0", "t400-0", "t000-0"]
     assert lines[1 + MOST_ROWS] == "… and 450 more partitions, all equal: --json or --html FILE"
@@ -194,7 +194,7 @@ def test_a_report_names_what_was_applied_to_the_source() -> None:
         report_of(), changed_by=("transforms", "value.converter"), not_repeatable="Dice is not declared deterministic"
     )
     out = StringIO()
-    _write(out, report, brief=False)
+    write_report(out, report, brief=False)
     assert out.getvalue().splitlines()[3:5] == [
         "The source's records were changed by transforms, value.converter before they were compared.",
         "Differences may be due to this: Dice is not declared deterministic.",

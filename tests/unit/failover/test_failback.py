@@ -97,7 +97,7 @@ def failed_back(
 
     monkeypatch.setattr(Sides, "opened", opened)
     monkeypatch.setattr(module, "chosen_partitions", lambda *_: [TopicPartition("t", 0)])
-    monkeypatch.setattr(module, "partitions_of", lambda *_: [one])
+    monkeypatch.setattr(module, "partitions_of", lambda *_, **__: [one])
     monkeypatch.setattr(module, "last_contact_ms", lambda *_: None)
     monkeypatch.setattr(module, "gone_topics", lambda *_: set())
     monkeypatch.setattr(module, "check_reverse_names", lambda *_: None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -56,7 +57,10 @@ def test_markers_of_preserved_offsets_are_not_of_other_clients(
     sides: Any = SimpleNamespace(
         ledger=SimpleNamespace(entry=lambda _: entry, written_ms=lambda _: 1, notes=lambda _: {}),
         source=None,
-        target=SimpleNamespace(list_offsets=lambda asked, **_: dict.fromkeys(asked, OffsetInfo(158, -1, 5))),
+        target=SimpleNamespace(
+            list_offsets=lambda asked, **_: dict.fromkeys(asked, OffsetInfo(158, -1, 5)),
+            describe_topics=lambda names: dict.fromkeys(names, INFO),
+        ),
         client=lambda *_: nullcontext(),
         changed_by=[],
     )
@@ -90,7 +94,10 @@ def test_records_of_the_session_before_count_as_copied(monkeypatch: pytest.Monke
     sides: Any = SimpleNamespace(
         ledger=SimpleNamespace(entry=lambda _: entry, written_ms=lambda _: 1, notes=lambda _: notes),
         source=None,
-        target=SimpleNamespace(list_offsets=lambda asked, **_: dict.fromkeys(asked, OffsetInfo(154, -1, 5))),
+        target=SimpleNamespace(
+            list_offsets=lambda asked, **_: dict.fromkeys(asked, OffsetInfo(154, -1, 5)),
+            describe_topics=lambda names: dict.fromkeys(names, INFO),
+        ),
         client=lambda *_: nullcontext(),
         changed_by=[],
     )
@@ -117,6 +124,7 @@ class _Target:
         return {}
 
 
+INFO = TopicInfo("t", "", False, {0: PartitionInfo(1, 5, (1,), (1,))})
 SESSION = Session(ProducerIdentity(7, 1), Mark(0, 0, 0), "isolation=read_uncommitted")
 
 
@@ -144,8 +152,8 @@ def seen(
                 return dict.fromkeys(asked, end)
             return {tp: OffsetInfo(source_start if at == EARLIEST else end, -1, 5) for tp, at in asked.items()}
 
-        info: TopicInfo | KafkaFailure = TopicInfo("t", source_id, False, {0: PartitionInfo(1, 5, (1,), (1,))})
-        if not is_described:
+        info: TopicInfo | KafkaFailure = INFO if admin_of == "target" else dataclasses.replace(INFO, topic_id=source_id)
+        if not is_described and admin_of == "source":
             info = BrokerFailure.of(3, subject="t")
         return SimpleNamespace(list_offsets=list_offsets, describe_topics=lambda names: dict.fromkeys(names, info))
 
@@ -163,6 +171,15 @@ def seen(
 
 def paused(offset: int) -> PartitionCondition:
     return PartitionCondition("PAUSED", "promoted, until mm2 failback", offset, 9_000)
+
+
+def test_a_remote_topic_that_was_created_again_does_not_have_what_was_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its log may be as long as the one before."""
+    monkeypatch.setattr(f"{__name__}.INFO", dataclasses.replace(INFO, topic_id="new"))
+    entry = LedgerEntry("t", 0, "A.t", Mark(90, 90, 90), session=SESSION, end=90, target_id="old")
+    found = seen(monkeypatch, entry, 90, source_end=90)
+    assert found.target_error.startswith("A.t was deleted and created again: records were copied up to offset 90")
+    assert found.missing == RecordCount(0, None)
 
 
 @pytest.mark.parametrize("condition", [None, paused(90)], ids=["running", "promoted"])

@@ -8,6 +8,7 @@ import json
 import pytest
 
 from mm2.copy.states import PartitionState
+from mm2.evidence import Evidence
 from mm2.metrics.connect import CONNECT_METRICS
 from mm2.metrics.flows import FLOW_METRICS
 from mm2.metrics.metric import Cardinality, Sheet
@@ -17,6 +18,7 @@ from mm2.observer.shapes import chosen_groups, chosen_partitions, flow_json, pag
 from mm2.observer.views import (
     CertificateView,
     ConnectorView,
+    EvidenceView,
     FlowState,
     FlowView,
     GroupView,
@@ -60,6 +62,7 @@ FLOW = FlowView(
     "If A dies now you lose 4.0 seconds, 30 records.",
     Risk(4.0, 30, None),
     observed_ms=1_700_000_000_000,
+    evidence=tuple(EvidenceView(what, 1_700_000_000_000) for what in Evidence),
     target_error="B does not answer",
     states={PartitionState.RUNNING: 2, PartitionState.CORRUPT: 1},
     gaps={"compacted": 12},

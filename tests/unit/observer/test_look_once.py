@@ -14,7 +14,7 @@ from mm2.kafka.structs import TopicPartition
 from mm2.observer import flow as module
 from mm2.observer.flow import FlowObserver, WatchedFlow
 from mm2.observer.new_topics import NEW_TOPICS_S, NewTopicsPoll
-from mm2.observer.polls import LedgerPoll, SourcePoll
+from mm2.observer.polls import LedgerPoll, SourcePoll, TargetLogsPoll
 from mm2.observer.timestamps import LOOKS, BatchTimestamp
 from tests.unit.observer.test_observer import PAIR
 from tests.unit.observer.unreachable import PROPS
@@ -46,10 +46,19 @@ def _nothing(_self: Any) -> None:
     pass
 
 
+class _TargetLogs(TargetLogsPoll):
+    """Logs that have what was copied."""
+
+    def __call__(self) -> None:
+        self.losses = dict.fromkeys(TopicPartition("t", number) for number in range(COUNT))
+        self.read_at_s = 1.0
+
+
 @pytest.fixture(autouse=True)
 def _polls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SourcePoll", _Source)
     monkeypatch.setattr(module, "LedgerPoll", _Target)
+    monkeypatch.setattr(module, "TargetLogsPoll", _TargetLogs)
     for name in ("NewTopicsPoll", "HeartbeatsPoll", "GroupsPoll"):
         monkeypatch.setattr(getattr(module, name), "__call__", _nothing)
     monkeypatch.setattr(FlowObserver, "_read_stored_work", _nothing)

@@ -81,6 +81,7 @@ class Environment:
             "held": "",
             "stamps": {},
             "verified": {},
+            "target_losses": dict.fromkeys(self.ledger.partitions()),
             **self.more,
             **more,
         }

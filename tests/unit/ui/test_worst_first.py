@@ -9,9 +9,11 @@ import pytest
 
 from mm2.copy.segments import INTENDED
 from mm2.copy.states import HEALTHY, PartitionState
+from mm2.evidence import Evidence
 from mm2.observer.views import (
     CertificateView,
     ConnectorView,
+    EvidenceView,
     FlowState,
     FlowView,
     GroupView,
@@ -37,7 +39,8 @@ from mm2.ui.views.workers import certificates
 
 
 def flow(state: FlowState = FlowState.RUNNING, **more: object) -> FlowView:
-    return FlowView("A", "B", state, "", Risk(), **more)  # type: ignore[arg-type]
+    evidence = tuple(EvidenceView(what, 1) for what in Evidence)
+    return FlowView("A", "B", state, "", Risk(), **{"evidence": evidence, **more})  # type: ignore[arg-type]
 
 
 def partition(number: int, state: PartitionState = PartitionState.RUNNING, **more: object) -> PartitionView:
@@ -83,14 +86,14 @@ def test_losses_are_not_denied_before_the_ledger_was_read() -> None:
     """And those that are known are of the last answer of the target."""
     first, unread = "Offsets of the source without a record on the target, and why.", flow(is_ledger_read=False)
     unknown = "The ledger of A->B has not been read yet: nothing is known of this flow."
-    assert gaps_page.lead([flow()]) == f"{first} No records are lost."
+    assert gaps_page.lead([flow()]) == f"{first} No lost range is in the ledgers."
     assert gaps_page.lead([unread]) == f"{first} {unknown}"
-    assert gaps_page.lead([flow(), unread]) == f"{first} No records are lost. {unknown}"
+    assert gaps_page.lead([flow(), unread]) == f"{first} No lost range is in the ledgers. {unknown}"
     assert gaps_page.lead([flow(lost_ranges=2), unread]) == (
         f"{first} Lost: 2 ranges that the source had deleted. {unknown}"
     )
     stale = "B does not respond: the data of A->B is stale."
-    assert gaps_page.lead([flow(target_error="timed out")]) == f"{first} No records are lost. {stale}"
+    assert gaps_page.lead([flow(target_error="timed out")]) == f"{first} No lost range is in the ledgers. {stale}"
 
 
 @pytest.mark.parametrize(
@@ -128,13 +131,13 @@ def test_the_filter_of_groups_is_about_translation() -> None:
 
 
 def test_the_groups_page_reports_what_is_not_known() -> None:
-    nothing = "No consumer group of the source has committed offsets of copied topics."
+    nothing = "No consumer group has a checkpoint of A->B, or a reason in the ledger why it has none."
     assert groups_page.lead([flow()]) == nothing
     denied = "Not all offsets of groups of A->B are known: not authorized."
     assert groups_page.lead([flow(groups_error="not authorized.")]) == denied
     one = (GroupView("a", "t", 0, "A.t", 5, 5, 5),)
     known, stale = groups_page.lead([flow(groups=one)]), "offsets of groups of A->B on A are those of its last answer."
-    assert known.startswith("1 group with 1 committed offset; all are translated.")
+    assert known.startswith("1 group with 1 committed offset; all have a checkpoint.")
     assert groups_page.lead([flow(groups=one, source_error="timed out")]) == f"{known} A does not respond: {stale}"
 
 
