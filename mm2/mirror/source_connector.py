@@ -449,6 +449,9 @@ class MirrorSourceConnector(MirrorConnector):
             check_own_keys(props)
         except ConfigException as error:
             errors.append((error.name or START_FROM_KEY, str(error)))
+        except ConnectError as error:
+            if plugins.POLICY_KEY not in dict(errors):
+                errors.append((plugins.POLICY_KEY, str(error)))
         if props.get(EMIT_SYNCS_KEY) == "false" and any(
             key.startswith(("offset-syncs-", "offset-syncs.topic.")) for key in props
         ):
