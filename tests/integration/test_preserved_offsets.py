@@ -202,6 +202,7 @@ def test_another_writer_stops_the_partition_with_the_first_divergent_offset(flow
         wait_until(lambda: state(job, topic) == "DIVERGED", detail=job.progress)
         row = rows_of(job)[TopicPartition(topic, 0)]
         assert f"{remote}-0 of B has a record at offset 20" in row.reason
+        assert "from source offset 20 on, are at offset 21 and after" in row.reason
         end = end_offset(flow.target, remote)
         write(flow.source, topic, numbered(25, 5))
         time.sleep(1.5)
