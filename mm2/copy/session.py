@@ -313,7 +313,8 @@ class LedgerEntry:
     before this one, if the replication policy or a router has changed (None: none has). ``is_preserved``: the copied records
     have the source's offsets. ``fills_by_transactions``: transactions that fill gaps may be open on the target.
     ``shared_until`` is a source offset: requests of an earlier holder with records from before it
-    may be unanswered (rule S9; -1: there are none after the mark).
+    may be unanswered (rule S9; -1: there are none after the mark). ``is_unbegun``: the partition stopped before copying began, so the
+    entry shows its ``condition`` and nothing else is known.
     """
 
     topic: str
@@ -345,6 +346,7 @@ class LedgerEntry:
     is_preserved: bool = False
     fills_by_transactions: bool = False
     shared_until: int = -1
+    is_unbegun: bool = False
 
     @property
     def lost_ranges(self) -> int:
@@ -442,6 +444,8 @@ class LedgerEntry:
             data["gap_transactions"] = True
         if self.shared_until >= 0:
             data["shared"] = self.shared_until
+        if self.is_unbegun:
+            data["unbegun"] = True
         if self.before is not None:
             mark, gaps, chunk, extent, lost, state = self.before
             data["before"] = [list(mark), gaps, chunk, list(extent), lost]
@@ -485,6 +489,7 @@ class LedgerEntry:
             bool(data.get("preserved", False)),
             bool(data.get("gap_transactions", False)),
             int(data.get("shared", -1)),
+            bool(data.get("unbegun", False)),
         )
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -145,9 +146,13 @@ def test_a_crash_while_offsets_are_filled_leaves_neither_fillers_nor_another_con
     """The broker replaces the timestamps of the fillers, and the remote topic has a configuration of its own."""
     source, target = pair
     first = 10_000_000
-    own = {"message.timestamp.type": "LogAppendTime", "cleanup.policy": "compact", "retention.ms": "123456789000"}
+    own: dict[str, Any] = {
+        "message.timestamp.type": "LogAppendTime",
+        "cleanup.policy": "compact",
+        "retention.ms": "123456789000",
+    }
     create(source, "stamped", retention__ms="-1")
-    create(target, "A.stamped", **own)
+    create(target, "A.stamped", 1, **own)
     trim(source, TopicPartition("stamped", 0), first)
     write(source, "stamped", 0, 0, 200)
     props = flow_props(source, target, "stamped", **{"A->B.sync.topic.configs.enabled": "false"})
