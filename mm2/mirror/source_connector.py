@@ -146,8 +146,10 @@ class MirrorSourceConnector(MirrorConnector):
             limits=RemoteTopicsLimits.of(self._settings),
         )
         self._preserved = PreservedOffsets.of(self._props)
-        self._leading_gaps = LeadingGaps(self._source_admin, self._target_admin, self._config_sync, RecurringErrors())
         self._ledgers = ledgers = Ledgers(self._clients, self._target_admin)
+        self._leading_gaps = LeadingGaps(
+            self._source_admin, self._target_admin, self._config_sync, RecurringErrors(), ledgers
+        )
         ledger = self._clients.cluster(Side.TARGET, ClientKind.PRODUCER, "ledger-producer")
         self._clusters.append(ledger)
         producer, topic = Producer(ledger), self._clients.ledger_topic
