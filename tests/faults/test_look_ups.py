@@ -17,9 +17,11 @@ from confluent_kafka.admin import (
 )
 
 from mm2.copy.driver.engine import CopyEngine
+from mm2.copy.spec import TransactionsSpec
 from mm2.kafka.records.batch import iter_batches
 from mm2.kafka.structs import TopicPartition
 from mm2.sandbox.kafka import LocalKafka
+from tests.faults.environment import Topics
 from tests.faults.test_data import write
 from tests.faults.test_source_history import (
     NEVER_MS,
@@ -31,7 +33,7 @@ from tests.faults.test_source_history import (
     unreplicated,
     values,
 )
-from tests.integration.copy_flow import Flow, admin_of, alter, batches, end_offset, producer_of, rows_of
+from tests.integration.copy_flow import Flow, admin_of, alter, batches, create, end_offset, producer_of, rows_of
 from tests.support.old_kafka import OldKafka
 from tests.support.waiting import PATIENCE, wait_until
 
@@ -203,6 +205,36 @@ def test_a_target_whose_lost_end_another_program_has_filled_gets_the_lost_record
             found = on_target(flow, topic)
             assert [value for value in found if value and not value.startswith(b"foreign")] == wanted, "in order"
             assert entry_of(flow, topic).foreign == appended
+    finally:
+        target.stop()
+
+
+@pytest.mark.parametrize("mode", ["sessions", "transactions"])
+def test_a_flow_at_rest_reports_a_recreated_remote_topic_and_copies_what_the_target_has_lost(
+    engine: CopyEngine, source: LocalKafka, tmp_path: Path, unique: str, mode: str
+) -> None:
+    """No record arrives, so no acknowledgement would show it."""
+    target = LocalKafka("T", tmp_path / "target")
+    try:
+        flow = Flow(engine, source, target.start(_START_S), unique)
+        cut, recreated = flow.topic("cut"), flow.topic("recreated")
+        transactions = TransactionsSpec(f"{unique}-0", 60_000, None) if mode == "transactions" else None
+        spec = flow.spec(cut, recreated, syncs=None, transactions=transactions)
+        for topic in (cut, recreated):
+            write(source, topic, 0, values("kept", 40))
+        with flow.copying(spec, stop_s=60) as job:
+            flow.wait_until_copied(job, spec)
+            with put_back(target, [flow.remote(cut)], tmp_path / "backup"):
+                write(source, cut, 0, values("lost", 60))
+                flow.wait_until_copied(job, spec)
+            wait_until(lambda: len(on_target(flow, cut)) == 100, 60, detail=job.status)
+            Topics(target).delete(flow.remote(recreated))
+            create(target, flow.remote(recreated), 1)
+            is_reported = lambda: rows_of(job)[TopicPartition(recreated, 0)].state == "RECREATED"  # noqa: E731
+            wait_until(is_reported, 30, detail=job.status)
+            assert "40 records that were copied to it are lost" in rows_of(job)[TopicPartition(recreated, 0)].reason
+        assert on_target(flow, cut) == [*values("kept", 40), *values("lost", 60)]
+        assert on_target(flow, recreated) == []
     finally:
         target.stop()
 
