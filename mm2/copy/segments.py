@@ -242,13 +242,16 @@ class Trail:
         )
         return UnwrittenChunks(tuple(changed), tuple(forgotten))
 
-    def last_source(self, end: int) -> int | None:
+    def last_source(self, end: int, *, may_end_with_markers: bool = False) -> int | None:
         """The last source offset that a target log with this end has of the source's present log; -1: none. None if no kept segment
-        contains the record before ``end``.
+        contains the record before ``end``, or before the transaction markers there (``may_end_with_markers``).
 
         Newer segments take precedence: a target offset is used again only after a truncation of the target. From a cut on, the
         source has other records than those of the segments before it.
         """
+        if may_end_with_markers:
+            segments = [segment for chunk in self._chunks for segment in chunk.segments if segment.target < end]
+            end = max((min(end, segment.target_end) for segment in segments), default=end)
         cut: float = math.inf
         for chunk in reversed(self._chunks):
             cuts = list(chunk.cuts)

@@ -137,6 +137,7 @@ def _progress_questions(
             entry.mark.target,
             entry.session.start.target,
             ended=entry.ended_sessions,
+            is_preserved=entry.is_preserved,
         )
         for entry in entries
         if entry.session is not None and entry.target in target_ends and not is_paused(entry)
@@ -281,7 +282,10 @@ def _target_offset(
     unmarked = progress.records - entry.mark.records
     if unmarked < 0:
         note = f"the target has lost {-unmarked} records that it had acknowledged"
-        return _TargetOffset(progress.end, 0, note, note)
+        return _TargetOffset(progress.own_end, 0, note, note)
+    if progress.replaced_from >= 0:
+        note = f"the target has lost what it had acknowledged from offset {progress.replaced_from} on, before the copy session"
+        return _TargetOffset(progress.replaced_from, 0, note, note)
     has_markers = entry.is_preserved and marked is not None and progress.end > marked
     if marked is None or not (unmarked or has_markers):
         return _TargetOffset(marked, max(0, unmarked))

@@ -18,7 +18,7 @@ from mm2.config.configdef import ConfigException
 from mm2.config.mirror_keys import MIRROR_SOURCE_CONFIG, topic_throttles
 from mm2.connect.api import ConnectError, RetriableError, Task
 from mm2.copy.states import PartitionState
-from mm2.kafka.errors import BrokerFailure, UnsupportedVersion
+from mm2.kafka.errors import BrokerFailure, KafkaFailure, UnsupportedVersion
 from mm2.kafka.producer import Producer
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror import plugins
@@ -277,6 +277,7 @@ class MirrorSourceConnector(MirrorConnector):
             and self._selection.remote(topic) not in seen_target.unknown
         }
         target = self._remote_topics.ensure(creatable, seen_target.partitions)
+        self._report_recreated(target.keys() - seen_target.partitions.keys())
         is_noted = self._limit_note.update(self._remote_topics.over_limit)
         ready = tuple(
             TopicPartition(topic, partition)
@@ -316,6 +317,22 @@ class MirrorSourceConnector(MirrorConnector):
             self._recurring.report(f"route of topic {topic}", message)
         self._recurring.keep_only("route of topic ", {f"route of topic {topic}" for topic in refused})
         return refused
+
+    def _report_recreated(self, created: Collection[str]) -> None:
+        """Report remote topics that the ledger has and that were created just now: they were deleted. The copier stops them."""
+        if not created or self._ledgers is None:
+            return
+        try:
+            copied = copied_topics(self._ledgers)
+        except KafkaFailure as failure:
+            log.info("The ledger is not readable.", error=str(failure))  # what is stopped has its state in any case
+            return
+        if recreated := sorted(set(copied.values()).intersection(created)):
+            log.error(
+                "Remote topics were deleted and are created again, empty. Reset the positions of their partitions to copy them again.",
+                topics=recreated[:20],
+                count=len(recreated),
+            )
 
     def _unready(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
         """Partitions with preserved offsets whose offsets before the first record are being filled."""

@@ -283,6 +283,37 @@ def test_d8_a_deleted_remote_topic_is_not_recreated_silently(
     other.judge().assert_exactly_once()
 
 
+def test_d8_a_remote_topic_that_is_deleted_at_rest_is_reported_at_once(
+    replicated: ReplicatedTopic, mirror_maker: MirrorMaker, environment: Environment
+) -> None:
+    """Nothing is written that would show it. At its next start the flow creates the topic again."""
+    with replicated.load():
+        replicated.await_copied()
+    replicated.judge().assert_exactly_once()
+    Topics(environment.b).delete(replicated.remote)
+    wait_until(
+        lambda: mirror_maker.lines(COPYING_BLOCKED, reason=replicated.remote),
+        _NOTICED_S,
+        what="the log message",
+        detail=mirror_maker.tail,
+    )
+    mirror_maker.stop()
+    mirror_maker.start()
+    wait_until(
+        lambda: mirror_maker.lines("Remote topics were deleted and are created again, empty."),
+        _NOTICED_S,
+        what="the log message",
+        detail=mirror_maker.tail,
+    )
+    stopped = {f"{replicated.topic}-{partition}" for partition in range(2)}
+    wait_until(
+        lambda: stopped <= {line["partition"] for line in mirror_maker.lines("partition stopped", state="RECREATED")},
+        _NOTICED_S,
+        what="stopping",
+        detail=mirror_maker.tail,
+    )
+
+
 @pytest.mark.slow
 def test_d9_records_of_another_producer_on_the_remote_topic_are_reported_and_harmless(
     replicated: ReplicatedTopic, mirror_maker: MirrorMaker, environment: Environment

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,20 +17,23 @@ from confluent_kafka.admin import (
 )
 
 from mm2.copy.driver.engine import CopyEngine
+from mm2.copy.spec import TransactionsSpec
 from mm2.kafka.records.batch import iter_batches
 from mm2.kafka.structs import TopicPartition
 from mm2.sandbox.kafka import LocalKafka
+from tests.faults.environment import Topics
 from tests.faults.test_data import write
 from tests.faults.test_source_history import (
     NEVER_MS,
     copied,
+    entry_of,
     kill_workers,
     on_target,
     spec_of,
     unreplicated,
     values,
 )
-from tests.integration.copy_flow import Flow, admin_of, alter, batches, end_offset, producer_of, rows_of
+from tests.integration.copy_flow import Flow, admin_of, alter, batches, create, end_offset, producer_of, rows_of
 from tests.support.old_kafka import OldKafka
 from tests.support.waiting import PATIENCE, wait_until
 
@@ -160,3 +165,104 @@ def alter_when_stopped(broker: LocalKafka, topic: str) -> None:
     (folder / f"{last.last_offset + 1:020d}.log").touch()
     for name in (".kafka_cleanshutdown", "recovery-point-offset-checkpoint"):
         (broker.folder / "data" / name).unlink(missing_ok=True)
+
+
+def test_a_target_whose_lost_end_another_program_has_filled_gets_the_lost_records_again(
+    engine: CopyEngine, source: LocalKafka, tmp_path: Path, unique: str
+) -> None:
+    """The directories of target partitions are put back, and a program appends fewer, as many or more records than were lost.
+
+    The end of the log alone does not show it. With records of the present the broker remembers the producer, with old ones not.
+    """
+    target = LocalKafka("T", tmp_path / "target", overrides={"producer.id.expiration.check.interval.ms": "1000"})
+    try:
+        flow = Flow(engine, source, target.start(_START_S), unique)
+        cases = {(age, appended): f"{age}-{appended}" for age in ("old", "young") for appended in (300, 600, 800)}
+        topics = {case: flow.topic(suffix) for case, suffix in cases.items()}
+        spec = flow.spec(*topics.values(), syncs=None)
+
+        def write_all(what: str, count: int) -> None:
+            for (age, _), topic in topics.items():
+                write_aged(source, topic, values(what, count), is_old=age == "old")
+
+        write_all("kept", 400)
+        with flow.copying(spec) as job:
+            flow.wait_until_copied(job, spec)
+        with put_back(target, [flow.remote(topic) for topic in topics.values()], tmp_path / "backup"):
+            write_all("lost", 600)
+            with flow.copying(spec) as job:
+                flow.wait_until_copied(job, spec)
+        for (age, appended), topic in topics.items():
+            assert end_offset(target, flow.remote(topic)) == 400, "the end is lost"
+            write_aged(target, flow.remote(topic), values("foreign", appended), is_old=age == "old")
+        write_all("new", 100)
+        with flow.copying(spec, stop_s=60) as job:
+            flow.wait_until_copied(job, spec)
+        wanted = [*values("kept", 400), *values("lost", 600), *values("new", 100)]
+        left = {cases[case]: _missing_and_twice(flow, topic, wanted) for case, topic in topics.items()}
+        assert left == dict.fromkeys(cases.values(), (0, 0))
+        for (_, appended), topic in topics.items():
+            found = on_target(flow, topic)
+            assert [value for value in found if value and not value.startswith(b"foreign")] == wanted, "in order"
+            assert entry_of(flow, topic).foreign == appended
+    finally:
+        target.stop()
+
+
+@pytest.mark.parametrize("mode", ["sessions", "transactions"])
+def test_a_flow_at_rest_reports_a_recreated_remote_topic_and_copies_what_the_target_has_lost(
+    engine: CopyEngine, source: LocalKafka, tmp_path: Path, unique: str, mode: str
+) -> None:
+    """No record arrives, so no acknowledgement would show it."""
+    target = LocalKafka("T", tmp_path / "target")
+    try:
+        flow = Flow(engine, source, target.start(_START_S), unique)
+        cut, recreated = flow.topic("cut"), flow.topic("recreated")
+        transactions = TransactionsSpec(f"{unique}-0", 60_000, None) if mode == "transactions" else None
+        spec = flow.spec(cut, recreated, syncs=None, transactions=transactions)
+        for topic in (cut, recreated):
+            write(source, topic, 0, values("kept", 40))
+        with flow.copying(spec, stop_s=60) as job:
+            flow.wait_until_copied(job, spec)
+            with put_back(target, [flow.remote(cut)], tmp_path / "backup"):
+                write(source, cut, 0, values("lost", 60))
+                flow.wait_until_copied(job, spec)
+            wait_until(lambda: len(on_target(flow, cut)) == 100, 60, detail=job.status)
+            Topics(target).delete(flow.remote(recreated))
+            create(target, flow.remote(recreated), 1)
+            is_reported = lambda: rows_of(job)[TopicPartition(recreated, 0)].state == "RECREATED"  # noqa: E731
+            wait_until(is_reported, 30, detail=job.status)
+            assert "40 records that were copied to it are lost" in rows_of(job)[TopicPartition(recreated, 0)].reason
+        assert on_target(flow, cut) == [*values("kept", 40), *values("lost", 60)]
+        assert on_target(flow, recreated) == []
+    finally:
+        target.stop()
+
+
+def _missing_and_twice(flow: Flow, topic: str, wanted: list[bytes]) -> tuple[int, int]:
+    found = on_target(flow, topic)
+    return len(set(wanted) - set(found)), len(found) - len(set(found))
+
+
+def write_aged(broker: LocalKafka, topic: str, records: list[bytes], *, is_old: bool) -> None:
+    if is_old:
+        write_old(broker, topic, records)
+    else:
+        write(broker, topic, 0, records)
+
+
+@contextmanager
+def put_back(broker: LocalKafka, topics: Iterable[str], folder: Path) -> Iterator[None]:
+    """Restart a broker before and after the `with` block, and give the partitions 0 of topics the directories from before it."""
+    broker.stop()
+    for topic in topics:
+        shutil.copytree(broker.folder / "data" / f"{topic}-0", folder / topic)
+    broker.start(_START_S)
+    yield
+    broker.stop()
+    for topic in topics:
+        shutil.rmtree(broker.folder / "data" / f"{topic}-0")
+        shutil.copytree(folder / topic, broker.folder / "data" / f"{topic}-0")
+    for name in (".kafka_cleanshutdown", "recovery-point-offset-checkpoint"):
+        (broker.folder / "data" / name).unlink(missing_ok=True)
+    broker.start(_START_S)

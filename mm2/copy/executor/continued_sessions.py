@@ -271,6 +271,7 @@ class ContinuedSessions:
             max(entry.target_epoch, epoch),
             topic_id,
             entry.ended_sessions,
+            cursor.gaps is not None,
         )
 
     def _is_refused(self, entry: LedgerEntry, answer: KafkaFailure, since: dict[TopicPartition, float]) -> bool:
@@ -319,7 +320,7 @@ class ContinuedSessions:
             self.continue_session(cursor, entry)
             cursor.shared_until = UNBOUNDED
             cursor.suspended = True
-            self._losses.target_truncated(cursor, progress.records, progress.end)
+            self._losses.target_truncated(cursor, progress.records, progress.own_end)
             return
         if self._spec.with_sessions:
             self.continue_session(cursor, entry, progress)
@@ -356,7 +357,7 @@ class ContinuedSessions:
 
     def _copy_again(self, cursor: Cursor, entry: LedgerEntry, progress: TargetProgress) -> None:
         """The target lost acknowledged records of a copy session that cannot continue: copy from its end there."""
-        lost, end, position = entry.mark.records - progress.records, progress.end, entry.mark.source
+        lost, end, position = entry.mark.records - progress.records, progress.own_end, entry.mark.source
         if entry.session is not None and (before := entry.session.start.target - end) > 0:
             lost, position = lost + before, entry.session.start.source
         last = cursor.window.trail.last_source(end)
@@ -413,7 +414,7 @@ class ContinuedSessions:
 def _is_lost(entry: LedgerEntry, progress: TargetProgress) -> bool:
     """Whether the target has lost acknowledged records: of the session, or before it."""
     start = -1 if entry.session is None else entry.session.start.target
-    return progress.records < entry.mark.records or progress.end < start
+    return progress.records < entry.mark.records or progress.own_end < start
 
 
 def _is_settled(found: dict[TopicPartition, tuple[int, float]], tp: TopicPartition, progress: TargetProgress) -> bool:

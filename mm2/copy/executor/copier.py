@@ -39,6 +39,7 @@ from mm2.copy.executor.session_table import SessionTable
 from mm2.copy.executor.sink import Sink
 from mm2.copy.executor.size_limits import SizeLimits
 from mm2.copy.executor.target_search import TargetSearch
+from mm2.copy.executor.target_watch import TargetWatch
 from mm2.copy.executor.transaction import TaskTransactions
 from mm2.copy.session import CopyId, Lease, Start
 from mm2.copy.spec import Assignment
@@ -178,6 +179,9 @@ class Copier:
         new_sessions = NewSessions(spec, link, tasks, endpoints, cursors, sessions, commits.then)
         source_admin = Admin(endpoints.source_cluster)
         losses = Losses(spec, tasks, source, source_admin, sessions, new_sessions, self._call, commits.then)
+        self._tasks = tasks
+        self._watch = TargetWatch(link, sink, endpoints.target_cluster, self._call, cursors, tasks, losses)
+        new_sessions.on_transactions = self._watch.prove
         self._fills = fills = GapFills(link, tasks, endpoints, losses, commits.then)
         for cursor in cursors.values():
             if cursor.spec.topic in spec.preserved:
@@ -333,6 +337,7 @@ class Copier:
             self._positions.start_at(tp, start.committed, lease, seen=start.seen, entered=start.clean)
             self._commits.start(tp, start)
         self._opening.begin(starts)
+        self._tasks.spawn(self._watch.run())
 
     def _producer_lost(self, outbox: Outbox, failure: KafkaFailure) -> None:
         self._events.producer_lost(outbox, failure)
@@ -442,7 +447,7 @@ class Copier:
             # A paused outbox with nothing to send was fenced: the target has more records than it has sent. And a look-up without a
             # later acknowledgement may have been answered by a deposed leader (rule S6).
             clean = clean and not cursor.outbox.paused and cursor.outbox.verified_epoch is None
-            clean = clean and not cursor.outbox.is_unverified
+            clean = clean and not (cursor.outbox.is_unverified or cursor.outbox.is_cut_off)
             # Of what a predecessor has put on the target, the offsets without a record may still have to be read.
             is_settled = cursor.gaps is None or cursor.gaps.is_settled(cursor.window.position)
             clean = clean and is_settled and cursor.outgoing.there is None

@@ -182,6 +182,22 @@ class Losses:
         cursor.suspended = True
         self._commit(cursor, lambda: self._release(cursor))
 
+    def transactions_truncated(self, cursor: Cursor, end: int) -> None:
+        """The target lost committed records and ends at this offset: copy them again. Nothing is in flight."""
+        lost, last = cursor.window.target - end, cursor.window.trail.last_source(end, may_end_with_markers=True)
+        if last is None or cursor.window.foreign:
+            cursor.fail(PartitionState.LOST_RANGE, truncated(cursor.spec.target, self._spec.target_alias, lost, end))
+            return
+        self._log.error(
+            "target lost acknowledged records, resending them",
+            partition=str(cursor.spec.target),
+            records=lost,
+            end=end,
+        )
+        cursor.window.trail.target_cut(end)
+        cursor.outbox.queue.clear()
+        self._new_sessions.open_again(cursor, Mark(last + 1, end, 0))
+
     def preserved_truncated(self, cursor: Cursor, end: int) -> None:
         """The target lost what was acknowledged, or has got late records of a predecessor, and ends at this offset: where offsets
         are preserved, copying continues there.

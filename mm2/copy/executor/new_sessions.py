@@ -56,6 +56,8 @@ class NewSessions:
         self._preserved = PreservedStarts(
             endpoints, spec.source_alias, spec.target_alias, is_changed=spec.changes is not None
         )
+        #: Called for each cursor that begins to copy in transactions, before anything of it is read.
+        self.on_transactions: Callable[[Cursor], None] = lambda _cursor: None
         self._log = structlog.get_logger(__name__)
 
     def open(self, positions: dict[TopicPartition, int | None]) -> None:
@@ -265,6 +267,7 @@ class NewSessions:
                 self._cursors[tp].window.trail.settle()
                 self._cursors[tp].begin(mark if mark is not None and mark.source == position else Mark(position, -1, 0))
                 self._cursors[tp].window.markers = None
+                self.on_transactions(self._cursors[tp])
             self._source.add(self._cursors[tp] for tp in positions)
             return
         preserved = {tp: position for tp, position in positions.items() if self._cursors[tp].gaps is not None}

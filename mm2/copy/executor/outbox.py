@@ -136,7 +136,7 @@ class Outbox:
     leader_epoch: int = -1  # of the partition, by the newest metadata
     verified_epoch: int | None = None  # of the last look-up, until the first acknowledgement that follows it
     is_unverified: bool = False  # nothing is sent before a look-up
-    is_cut_off: bool = False  # the same, because the connection was lost since the last one
+    is_cut_off: bool = False  # the same, because the connection was lost, or the leader has changed, since the last one
     floor: int = -1  # target offset where the session began; -1: unknown
     ended_sessions: tuple[EndedSession, ...] = ()  # `Session.after`
     look_up_cause: KafkaFailure | None = None  # why the look-up is made; None when there was no response

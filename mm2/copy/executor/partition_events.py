@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from typing import Final
 
 import structlog
 
@@ -15,6 +16,7 @@ from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.losses import Losses
 from mm2.copy.executor.new_sessions import NewSessions
 from mm2.copy.executor.outbox import Outbox, OutgoingBatch
+from mm2.copy.executor.produce_outcomes import MAX_SEQUENCE_ERRORS
 from mm2.copy.executor.sink import Sink
 from mm2.copy.executor.size_limits import SizeLimits
 from mm2.copy.executor.source import Source
@@ -26,6 +28,8 @@ from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure
 from mm2.kafka.records.batch import BatchView
 from mm2.kafka.structs import TopicPartition
+
+_SEQUENCE_ERRORS: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 
 
 class PartitionEvents:
@@ -202,7 +206,26 @@ class PartitionEvents:
             cursor.outbox.paused = False
             self._new_sessions.open_again(cursor, cursor.window.mark)
             return
+        if _is_state_wrong(outbox, failure):
+            self._replace_producer(cursor, failure)
+            return
         self._link.end(f"{outbox.partition}: {failure}; the next micro-batch looks up the progress on the target")
+
+    def _replace_producer(self, cursor: Cursor, failure: KafkaFailure) -> None:
+        """Look-ups have found every acknowledged record in the log, and the leader's state of the producer contradicts that. The log
+        is the authority, so a new session continues. Other partitions are not affected.
+        """
+        outbox, window = cursor.outbox, cursor.window
+        if outbox.acked == window.records and not window.is_searching:
+            self._log.warning("the target rejects the producer id; using a new one", partition=str(outbox.partition))
+            outbox.failures = 0
+            self._new_sessions.replace(cursor)
+            return
+        cursor.fail(
+            PartitionState.INCONSISTENT,
+            f"{outbox.partition} has {outbox.acked} records of the copy session, of which {window.records} are before the position, "
+            f"and its leader rejects the next one: {failure}; reset the position of this partition to copy it again",
+        )
 
     # -- dead letters
 
@@ -221,3 +244,9 @@ class PartitionEvents:
     def malformed(self, cursor: Cursor, entry: SourceRange, outgoing: OutgoingBatch, error: CorruptBatch) -> bool:
         """Write a batch that the target rejects because of its content to the dead letter topic."""
         return self._quarantine is not None and self._quarantine.malformed(cursor, entry, outgoing, error)
+
+
+def _is_state_wrong(outbox: Outbox, failure: KafkaFailure) -> bool:
+    """Whether the leader's state of a producer rejects batches again and again although the look-ups agree with them."""
+    is_sequence = isinstance(failure, BrokerFailure) and failure.code in _SEQUENCE_ERRORS
+    return is_sequence and outbox.failures > MAX_SEQUENCE_ERRORS

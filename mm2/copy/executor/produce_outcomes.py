@@ -54,7 +54,7 @@ _NOT_APPENDED: Final = frozenset(
     }
 )
 #: Maximum number of consecutive sequence errors although the look-up finds the sequences correct.
-_MAX_SEQUENCE_ERRORS: Final = 3
+MAX_SEQUENCE_ERRORS: Final = 3
 #: Maximum number of resends in a transaction after an error that leaves the outcome unknown. A leader remembers producers with an
 #: open transaction and detects a duplicate, so a batch that is still rejected was not appended.
 _MAX_UNCERTAIN_RESENDS: Final = 3
@@ -196,7 +196,7 @@ class ProduceOutcomes:
             outbox.paused = True
             self.lose(outbox, failure)
         elif outbox.identity is not None and cause in _PRODUCER_LOST:
-            if not outbox.looked_up or outbox.failures > _MAX_SEQUENCE_ERRORS:
+            if not outbox.looked_up or outbox.failures > MAX_SEQUENCE_ERRORS:
                 outbox.paused = True
                 self.lose(outbox, failure)
             else:

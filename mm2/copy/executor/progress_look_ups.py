@@ -110,6 +110,7 @@ class ProgressLookUps:
                 max(outbox.leader_epoch, -1 if outbox.verified_epoch is None else outbox.verified_epoch),
                 self._topic_ids.get(tp.topic),
                 () if outbox.acked else outbox.ended_sessions,
+                outbox.is_preserved,
             )
             for tp, outbox in asked.items()
             if outbox.identity is not None
@@ -158,9 +159,9 @@ class ProgressLookUps:
         outbox.verified_epoch = progress.leader_epoch if progress.leader_epoch >= 0 else None
         if outbox.verified_epoch not in {None, outbox.leader_epoch}:
             self._refresh(0.0)
-        if there < outbox.acked or progress.end < outbox.floor or has_moved:
+        if there < outbox.acked or progress.own_end < outbox.floor or has_moved:
             if outbox.on_truncated is not None:
-                outbox.on_truncated(there, progress.end)
+                outbox.on_truncated(there, progress.own_end)
             return
         gained = False
         while outbox.queue and outbox.queue[0].at >= 0 and outbox.queue[0].end <= there:

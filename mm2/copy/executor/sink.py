@@ -231,6 +231,15 @@ class Sink(WritingBrokers[_TargetBroker]):
         self._leaderless.setdefault(outbox.partition)
         self._refresh(0.0)
 
+    def look_up(self, outbox: Outbox) -> None:
+        """Look up the progress of an outbox with nothing in flight, because the end of the target contradicts it, or because the
+        connection to it was lost. Its topic may have been created again, which metadata show.
+        """
+        self._refresh(0.0)
+        if outbox.looked_up:
+            outbox.look_up_cause = None
+            self._outcomes.look_ups.add(outbox)
+
     def _is_held_back(self, outbox: Outbox) -> bool:
         return self._hold_new and outbox.waits_for_commit and outbox.queue[0].at < 0
 
@@ -361,8 +370,8 @@ class Sink(WritingBrokers[_TargetBroker]):
         for outbox in self._outboxes.values():
             if outbox.address == broker.address:
                 outbox.known = False  # the broker may have lost its producer state
-                # If it has lost the end of its log, too, the next batch would be appended at another offset than the source's.
-                outbox.is_cut_off = outbox.is_preserved and outbox.looked_up
+                # It may have lost the end of its log, too. Others may fill that before the next batch, which would not show it.
+                outbox.is_cut_off = outbox.looked_up
         self._outcomes.unanswered([pair for request in unanswered for pair in request.outgoing_batches])
 
     def _try_again(self, broker: _TargetBroker) -> None:
@@ -458,6 +467,8 @@ class Sink(WritingBrokers[_TargetBroker]):
         address = None if leader is None else BrokerAddress(leader, outbox.slot % self._connections)
         if address != outbox.address or leader_epoch != outbox.leader_epoch:
             outbox.known = False
+            # The log of a leader that was elected uncleanly may have lost its end.
+            outbox.is_cut_off = outbox.looked_up and (outbox.is_cut_off or leader_epoch != outbox.leader_epoch)
         outbox.leader_epoch = leader_epoch if leader is not None else outbox.leader_epoch
         if address != outbox.address and outbox.sent:
             # Send nothing to the new leader before the old one has responded, to keep the order.

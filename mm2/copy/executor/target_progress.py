@@ -13,6 +13,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from mm2.copy.session import EndedSession, count_after
@@ -46,7 +47,8 @@ class ProgressQuestion(NamedTuple):
     ``records`` of it are known to be on the target, which ended at offset ``behind`` (-1: unknown) after the last of
     them. ``floor`` is the target offset where the session began (-1: unknown), ``leader_epoch`` the highest known one
     of the target partition (-1: unknown): a response with a lower one is stale. So is a response about a topic with
-    another id than ``topic_id`` ("": unknown). ``ended`` are sessions before it of which records may still appear.
+    another id than ``topic_id`` ("": unknown). ``ended`` are sessions before it of which records may still appear. With
+    ``is_preserved`` there may be markers and fillers behind the last record.
     """
 
     producer: ProducerIdentity
@@ -56,6 +58,7 @@ class ProgressQuestion(NamedTuple):
     leader_epoch: int = -1
     topic_id: str = ""
     ended: tuple[EndedSession, ...] = ()
+    is_preserved: bool = False
 
 
 class FoundBatch(NamedTuple):
@@ -72,7 +75,8 @@ class FoundBatch(NamedTuple):
 class TargetProgress:
     """``records`` of the session are on the target, all below the high watermark. The log ended at offset ``end`` in
     ``leader_epoch``. ``batches`` are those after the known ones. ``revived`` is a session before this one of which
-    records have appeared since it ended.
+    records have appeared since it ended. ``replaced_from``: other programs have written from this target offset on, where
+    acknowledged records were lost (-1: no such offset is known).
     """
 
     records: int
@@ -80,6 +84,12 @@ class TargetProgress:
     leader_epoch: int = -1
     batches: tuple[FoundBatch, ...] = ()
     revived: RevivedSession | None = None
+    replaced_from: int = -1
+
+    @property
+    def own_end(self) -> int:
+        """The target offset before which no acknowledged record is known to be missing."""
+        return self.end if self.replaced_from < 0 else self.replaced_from
 
     def offset_of(self, at: int, count: int) -> int:
         """The target offset of the session's record number ``at``; -1 when it and the next ``count - 1`` records are
@@ -147,6 +157,15 @@ class WrittenRange(NamedTuple):
     markers: tuple[tuple[int, int], ...] = ()
 
 
+class _Tail(Enum):
+    """What is at the target offset of the last known record of a session."""
+
+    OWN = auto()
+    OTHER = auto()
+    UNKNOWN = auto()
+    """Retention, DeleteRecords or compaction have removed it, or it may not be read."""
+
+
 class TargetLookUp:
     """Look-ups on the target cluster. They need READ on the topics (DescribeProducers, Fetch)."""
 
@@ -164,7 +183,12 @@ class TargetLookUp:
         # Older metadata may name a deposed leader. The producer state read here is older than the log end read next.
         metadata = self._cluster.metadata(sorted({tp.topic for tp in questions}))
         described = self._admin.describe_producers(questions, timeout_s=_REQUEST_TIMEOUT_S)
-        for tp, end in self.stable_ends({tp: asked.leader_epoch for tp, asked in questions.items()}).items():
+        ends = self.stable_ends({tp: asked.leader_epoch for tp, asked in questions.items()})
+        for tp, end in ends.items():
+            if isinstance(end, OffsetInfo) and end.leader_epoch != _leader_epoch(metadata, tp):
+                described[tp] = {}  # this state may come from another leader
+        tails = self._tails(questions, described, ends)
+        for tp, end in ends.items():
             if isinstance(end, KafkaFailure):
                 found[tp] = end
                 continue
@@ -174,16 +198,35 @@ class TargetLookUp:
                 subject = f"{tp} of cluster {self._cluster.name}"
                 found[tp] = BrokerFailure.of(ErrorCode.INCONSISTENT_TOPIC_ID, subject=subject)
                 continue
-            producers = described[tp]
-            if end.leader_epoch != _leader_epoch(metadata, tp):
-                producers = {}  # this state may come from another leader
             try:
-                found[tp] = progress = self._check_ended(tp, questions[tp], producers, end)
-                if progress.records < questions[tp].records:
-                    self._check_topic(tp, questions[tp].topic_id)
+                found[tp] = self._checked(tp, questions[tp], described[tp], end, tails.get(tp, _Tail.UNKNOWN))
             except KafkaFailure as error:
                 found[tp] = error
         return found
+
+    def _checked(
+        self,
+        tp: TopicPartition,
+        question: ProgressQuestion,
+        described: dict[int, ProducerState] | KafkaFailure,
+        end: OffsetInfo,
+        tail: _Tail | KafkaFailure,
+    ) -> TargetProgress:
+        if isinstance(tail, KafkaFailure):
+            raise tail
+        last = _last_known(question)
+        remembered = None if last is None else _remembered(last, described)
+        is_short = (
+            remembered is not None and last is not None and remembered < last.records and end.offset >= last.behind >= 0
+        )
+        if last is not None and (tail is _Tail.OTHER or (is_short and tail is not _Tail.OWN)):
+            self._check_topic(tp, question.topic_id)
+            progress = self._without_replaced(tp, last, remembered, end)
+            return progress if last is question else dataclasses.replace(progress, records=0)
+        progress = self._check_ended(tp, question, described, end)
+        if progress.records < question.records:
+            self._check_topic(tp, question.topic_id)
+        return progress
 
     def _check_topic(self, tp: TopicPartition, topic_id: str) -> None:
         """Raises KafkaFailure unless the leader that returned the log end still has the topic with this id.
@@ -248,6 +291,92 @@ class TargetLookUp:
                 time.sleep(_STABLE_POLL_S)
         return settled
 
+    # -- the last known record -----------------------------------------------------------------------------------------
+
+    def _tails(
+        self,
+        questions: Mapping[TopicPartition, ProgressQuestion],
+        described: Mapping[TopicPartition, dict[int, ProducerState] | KafkaFailure],
+        ends: Mapping[TopicPartition, OffsetInfo | KafkaFailure],
+    ) -> dict[TopicPartition, _Tail | KafkaFailure]:
+        """What is where each session's last known record has to be, for those of which the leader does not remember it
+        (rule L8): the end of the log may be right although other programs have written it.
+        """
+        asked: dict[TopicPartition, int] = {}
+        for tp, question in questions.items():
+            end, last = ends[tp], _last_known(question)
+            if isinstance(end, KafkaFailure) or last is None or end.offset < question.floor or last.is_preserved:
+                continue
+            behind = min(last.behind, end.offset)
+            remembered = _remembered(last, described[tp])
+            is_remembered = remembered is not None and remembered >= last.records and behind == last.behind
+            if last.records > last.behind - behind and behind > 0 and not is_remembered:
+                asked[tp] = behind - 1
+        if not asked:
+            return {}
+        starts = self._admin.list_offsets(dict.fromkeys(asked, EARLIEST), timeout_s=_REQUEST_TIMEOUT_S)
+        found: dict[TopicPartition, _Tail | KafkaFailure] = {}
+        for tp in list(asked):
+            start = starts[tp]
+            if isinstance(start, KafkaFailure):
+                found[tp] = _Tail.UNKNOWN if start.is_final else start
+                del asked[tp]
+            elif start.offset > asked[tp]:
+                del asked[tp]
+        try:
+            return found | self._tails_at(asked, questions)
+        except KafkaFailure:
+            pass  # one of them may be the cause
+        for tp, offset in asked.items():
+            try:
+                found |= self._tails_at({tp: offset}, questions)
+            except KafkaFailure as error:
+                found[tp] = _Tail.UNKNOWN if error.is_final else error
+        return found
+
+    def _tails_at(
+        self, offsets: Mapping[TopicPartition, int], questions: Mapping[TopicPartition, ProgressQuestion]
+    ) -> dict[TopicPartition, _Tail | KafkaFailure]:
+        """What is at these offsets. Raises KafkaFailure."""
+        found: dict[TopicPartition, _Tail | KafkaFailure] = {}
+        for tp, batch in self._batches({tp: (at, at + 1) for tp, at in offsets.items()}, with_control=True):
+            last = _last_known(questions[tp])
+            if last is not None and batch.view.base_offset <= offsets[tp] <= _last_offset(batch):
+                is_own = _is_own(batch, last, offsets[tp])
+                found[tp] = _Tail.OWN if is_own else _Tail.OTHER
+        return found
+
+    def _without_replaced(
+        self, tp: TopicPartition, question: ProgressQuestion, remembered: int | None, end: OffsetInfo
+    ) -> TargetProgress:
+        """The progress of a session that has lost acknowledged records, where other programs have written since: what it still
+        has is searched by halves. Raises InconsistentTarget where the evidence does not show what it has.
+        """
+        behind = min(question.behind, end.offset)
+        first = max(question.floor, self._start_of(tp), question.behind - question.records)
+        low, high = first, behind  # own before the first of them, if it is after ``first``; not own before the second
+        while not question.is_preserved and high - low > 1:
+            middle = (low + high) // 2
+            batches = self._batches({tp: (middle - 1, middle)}, with_control=True)
+            own = [batch for _, batch in batches if _is_own(batch, question, middle - 1)]
+            if own:
+                low = min(max(middle, _last_offset(own[0]) + 1), high - 1)
+            else:
+                high = middle
+        records = question.records - (question.behind - low)
+        # Of a session that lost its end, a later batch may have been appended by a leader that did not remember the producer.
+        is_continued = any(True for _ in self._headers(tp, question.producer, low, end.offset))
+        if low == first or is_continued or remembered not in {None, records}:
+            state = "no state" if remembered is None else f"a last sequence after {remembered} records"
+            message = (
+                f"{tp} of cluster {self._cluster.name} has other records at offset {behind - 1}, before its end "
+                f"{end.offset}, where {question.records} records of the copy session were acknowledged up to offset "
+                f"{question.behind}; {low - first} of them were found from offset {first} on, and the leader has {state} of "
+                "its producer; reset the position of this partition to copy the lost records again"
+            )
+            raise InconsistentTarget(message)
+        return TargetProgress(records, end.offset, end.leader_epoch, replaced_from=low)
+
     # -- the session's records ---------------------------------------------------------------------------------------
 
     def _check_ended(
@@ -298,14 +427,13 @@ class TargetLookUp:
             # Truncated before acknowledged records. Assume that only this session writes there.
             left = known - (behind - end.offset)
             return TargetProgress(max(0, left), end.offset, end.leader_epoch)
-        state = None if isinstance(described, KafkaFailure) else described.get(question.producer.producer_id)
-        if state is not None and state.producer_epoch == question.producer.producer_epoch:
-            records = count_after(state.last_sequence, known)
-            if behind >= 0 and end.offset - behind == records - known:
-                batches = (FoundBatch(known, behind, records - known),) if records > known else ()
-                return TargetProgress(records, end.offset, end.leader_epoch, batches)
+        remembered = _remembered(question, described)
+        if remembered is not None:
+            if behind >= 0 and end.offset - behind == remembered - known:
+                batches = (FoundBatch(known, behind, remembered - known),) if remembered > known else ()
+                return TargetProgress(remembered, end.offset, end.leader_epoch, batches)
             if behind < 0 and question.floor < 0:
-                return TargetProgress(records, end.offset, end.leader_epoch)
+                return TargetProgress(remembered, end.offset, end.leader_epoch)
         first = behind if behind >= 0 else question.floor
         if not 0 <= first < end.offset:
             self._check_room(tp, question, known, end.offset)
@@ -318,8 +446,8 @@ class TargetLookUp:
             count = known if behind >= 0 else 0
             found = self._read(tp, question.producer, max(first, start), end.offset, count, is_cut=is_cut)
         if is_cut and not found:
-            if state is not None and state.producer_epoch == question.producer.producer_epoch:
-                return TargetProgress(count_after(state.last_sequence, known), end.offset, end.leader_epoch)
+            if remembered is not None:
+                return TargetProgress(remembered, end.offset, end.leader_epoch)
             message = f"the log starts at {start}, but the records from {first} on have to be counted"
             raise BrokerFailure.of(
                 ErrorCode.OFFSET_OUT_OF_RANGE, message, subject=f"{tp} of cluster {self._cluster.name}"
@@ -536,6 +664,45 @@ def _nearest(found: list[FoundBatch], known: int) -> list[FoundBatch]:
     end = found[-1].at + found[-1].records
     shift = max(0, count_after(end - 1, known) - end)
     return [batch._replace(at=batch.at + shift) for batch in found]
+
+
+def _last_known(question: ProgressQuestion) -> ProgressQuestion | None:
+    """The question about the session that wrote the last known record: this one, or one that ended before it; None: not known."""
+    if question.records:
+        return question if question.behind >= 0 else None
+    known = (ended for ended in question.ended if ended.mark.records and 0 < ended.mark.target <= question.floor)
+    newest = max(known, key=lambda ended: ended.mark.target, default=None)
+    if newest is None:
+        return None
+    mark = newest.mark
+    return question._replace(
+        producer=newest.producer, records=mark.records, behind=mark.target, floor=newest.start.target, ended=()
+    )
+
+
+def _remembered(question: ProgressQuestion, described: dict[int, ProducerState] | KafkaFailure) -> int | None:
+    """How many records of a session the leader's state of its producer shows; None: it has none."""
+    state = None if isinstance(described, KafkaFailure) else described.get(question.producer.producer_id)
+    if state is None or state.producer_epoch != question.producer.producer_epoch:
+        return None
+    return count_after(state.last_sequence, question.records)
+
+
+def _last_offset(batch: Batch) -> int:
+    header = batch.view.header
+    return batch.view.base_offset if header is None else header.last_offset
+
+
+def _is_own(batch: Batch, question: ProgressQuestion, offset: int) -> bool:
+    """Whether a batch has, at this offset, the record of a session that was acknowledged there, if its records are without a
+    gap from there to the last known one.
+    """
+    header = batch.view.header
+    if header is None or header.is_control or not header.base_offset <= offset <= header.last_offset:
+        return False
+    wanted = question.records - (question.behind - offset)
+    number = count_after(header.base_sequence + offset - header.base_offset, wanted + 1) - 1
+    return ProducerIdentity(header.producer_id, header.producer_epoch) == question.producer and number == wanted
 
 
 def _leader_epoch(metadata: Metadata, tp: TopicPartition) -> int:

@@ -601,6 +601,28 @@ def test_when_lost_records_are_unknown_the_partition_stops(case: str) -> None:
     assert (stopped(scene), scene.committed) == (PartitionState.LOST_RANGE, [])
 
 
+@pytest.mark.parametrize(("end", "position"), [(115, 15), (118, 18), (119, 18), (120, 18), (123, 21)])
+def test_records_lost_by_the_target_are_sent_again_in_transactions(end: int, position: int) -> None:
+    """The target may end with the marker of a transaction: behind 100..117 and 120..123."""
+    scene = Scene()
+    scene.cursor.window.trail.copied(0, 100, 18)
+    scene.cursor.window.trail.copied(18, 120, 4)
+    scene.cursor.window.target = 125
+    opened: list[tuple[Cursor, Mark]] = []
+    scene.losses._new_sessions = cast("Any", SimpleNamespace(open_again=lambda *call: opened.append(call)))
+    scene.losses.transactions_truncated(scene.cursor, end)
+    assert (opened, stopped(scene)) == ([(scene.cursor, Mark(position, end, 0))], None)
+
+
+@pytest.mark.parametrize("case", ["foreign", "out of sight"])
+def test_when_records_lost_in_transactions_are_unknown_the_partition_stops(case: str) -> None:
+    scene = Scene()
+    scene.cursor.window.trail.copied(0, 100, 18)
+    scene.cursor.window.foreign = 1 if case == "foreign" else 0
+    scene.losses.transactions_truncated(scene.cursor, 115 if case == "foreign" else 90)
+    assert stopped(scene) == PartitionState.LOST_RANGE
+
+
 def test_records_of_others_that_are_still_being_searched_are_not_counted_as_lost() -> None:
     """The look-up takes the offsets that the target has lost for records of the session."""
     scene = Scene()

@@ -91,13 +91,18 @@ class Target:
             return dict.fromkeys(wanted, OffsetInfo(self.watermarks.pop(0), -1, 3))
         return {tp: self.ends[tp] for tp in wanted}
 
-    def _batches(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> Iterator[tuple[TopicPartition, Batch]]:
+    def _batches(
+        self, ranges: Mapping[TopicPartition, tuple[int, int]], *, with_control: bool = False
+    ) -> Iterator[tuple[TopicPartition, Batch]]:
         if ranges:
             self.read.append(dict(ranges))
         if self.failure is not None:
             raise self.failure
         for tp, data in self.tails:
-            if tp in ranges:
+            header = view_of(data).header
+            assert header is not None
+            first, end = ranges.get(tp, (0, 0))
+            if header.base_offset < end and header.last_offset >= first and (with_control or not header.is_control):
                 yield tp, Batch(tp, view_of(data))
 
     def remembers(self, tp: TopicPartition, last_sequence: int, identity: ProducerIdentity = OURS) -> None:
@@ -175,7 +180,7 @@ def test_a_producer_forgotten_by_the_leader_is_searched_in_the_log() -> None:
         (T, batch(255, 4, producer=(7, 2, 103))),
     ]
     assert target.ask(100, 250) == TargetProgress(107, 259, 3, (FoundBatch(100, 250, 3), FoundBatch(103, 255, 4)))
-    assert target.read == [{T: (250, 259)}]
+    assert target.read == [{T: (249, 250)}, {T: (250, 259)}]
 
 
 def test_a_batch_that_is_known_in_part_counts_from_there() -> None:
@@ -201,8 +206,9 @@ def test_records_of_others_at_the_end_do_not_count() -> None:
 
 
 @pytest.mark.parametrize(("behind", "end"), [(-1, 999), (250, 250)])
-def test_without_a_tail_nothing_is_read(behind: int, end: int) -> None:
+def test_without_a_tail_of_a_remembered_producer_nothing_is_read(behind: int, end: int) -> None:
     target = Target()
+    target.remembers(T, 99)
     target.ends_at(end)
     assert target.ask(100, behind) == TargetProgress(100, end, 3)
     assert target.read == []
@@ -307,6 +313,73 @@ def test_more_records_than_offsets_are_a_contradiction() -> None:
     assert "100 offsets from 150 to 250, but 101 records" in str(found)
 
 
+# -- other records where acknowledged ones were ----------------------------------------------------------------------------
+
+
+def refilled(end: int, *, kept: int = 190, first: int = 150) -> Target:
+    """The session began at 150 and had 100 records; the log was put back to ``kept``, and another program has written up to the end."""
+    target = Target()
+    target.ends_at(end)
+    own = [(T, batch(offset, 8, producer=(7, 2, offset - first))) for offset in range(first, kept, 8)]
+    target.tails = [*own, *((T, batch(offset, 1, producer=(9, 0, offset))) for offset in range(kept, end))]
+    return target
+
+
+@pytest.mark.parametrize("end", [220, 250, 280], ids=["fewer", "as many", "more"])
+@pytest.mark.parametrize("remembered", [None, 39])
+def test_records_of_others_where_acknowledged_ones_were_do_not_count(end: int, remembered: int | None) -> None:
+    """Whether the log is shorter than it was, as long, or longer; and whether its leader remembers the producer or not."""
+    target = refilled(end)
+    if remembered is not None:
+        target.remembers(T, remembered)
+    found = target.ask(100, 250, 150)
+    assert found == TargetProgress(40, end, 3, replaced_from=190)
+    assert found.own_end == 190
+
+
+def test_a_marker_of_another_producer_is_not_a_record_of_the_session() -> None:
+    target = refilled(249)
+    target.ends_at(250)
+    target.tails.append((T, marker(249, 0)))
+    assert target.ask(100, 250, 150) == TargetProgress(40, 250, 3, replaced_from=190)
+
+
+@pytest.mark.parametrize("case", ["nothing is left", "another count", "a later batch", "offsets are preserved"])
+def test_a_contradiction_that_does_not_show_what_is_left_is_reported_with_both_numbers(case: str) -> None:
+    target = refilled(250, kept=150 if case == "nothing is left" else 190)
+    if case in {"another count", "offsets are preserved"}:
+        target.remembers(T, 30)
+    if case == "a later batch":
+        target.tails[-1] = (T, batch(249, 1, producer=(7, 2, 120)))
+    is_preserved = case == "offsets are preserved"
+    question = ProgressQuestion(OURS, 100, 250, 150, is_preserved=is_preserved)
+    found = target.look_up.progress({T: question})[T]
+    assert isinstance(found, InconsistentTarget)
+    left = 0 if is_preserved or case == "nothing is left" else 40
+    assert f"where 100 records of the copy session were acknowledged up to offset 250; {left} of them" in str(found)
+
+
+def test_a_last_record_that_cannot_be_read_any_more_is_no_contradiction() -> None:
+    """Retention or compaction has removed it, or READ is not granted."""
+    target = refilled(250)
+    target.log_start = 250
+    assert target.ask(100, 250, 150) == TargetProgress(100, 250, 3)
+    target.log_start, target.tails = 0, []
+    assert target.ask(100, 250, 150) == TargetProgress(100, 250, 3)
+    target.failure = BrokerFailure.of(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    assert target.ask(100, 250, 150) == TargetProgress(100, 250, 3)
+
+
+def test_a_leader_that_remembers_fewer_records_contradicts_a_log_that_has_none_of_them() -> None:
+    target = Target()
+    target.log_start = 250
+    target.ends_at(250)
+    target.remembers(T, 39)
+    found = target.ask(100, 250, 150)
+    assert isinstance(found, InconsistentTarget)
+    assert "has a last sequence after 40 records" in str(found)
+
+
 def test_a_topic_that_was_created_again_is_no_truncated_one() -> None:
     target = Target()
     target.ends_at(0)
@@ -340,6 +413,7 @@ def test_a_log_that_cannot_be_read_is_a_failure_of_its_partition() -> None:
     target = Target()
     target.ends = {T: OffsetInfo(252, -1, 3), U: OffsetInfo(10, -1, 3)}
     target.failure = DisconnectedFailure("gone")
+    target.remembers(U, 2)
     found = target.look_up.progress({T: ProgressQuestion(OURS, 100, 250), U: ProgressQuestion(OURS, 3, 10)})
     assert found == {T: target.failure, U: TargetProgress(3, 10, 3)}
 
@@ -387,6 +461,7 @@ def test_responses_emptied_by_a_quota_are_not_the_end_of_the_log() -> None:
         *(fetch_answer(b"", throttle_ms=50) for _ in range(4)),
         fetch_answer(batch(253, 3, producer=(7, 2, 103))),
     )
+    target.remembers(T, 99)
     target.ends_at(256)
     assert target.ask(100, 250).records == 106
 
@@ -471,7 +546,7 @@ def test_a_session_before_is_read_from_the_start_of_the_next_one(target_offset: 
     before = ENDED._replace(mark=Mark(50, target_offset, 150))
     progress = TargetProgress(153, 253, 3, (FoundBatch(150, 250, 3),))
     assert ask_ended(target, before) == TargetProgress(0, 253, 3, revived=RevivedSession(before, progress))
-    assert target.read == [{T: (250, 253)}] * 2
+    assert [asked for asked in target.read if asked[T][0] >= 250] == [{T: (250, 253)}] * 2
 
 
 def test_records_of_two_sessions_at_once_contradict_each_other() -> None:
@@ -514,3 +589,11 @@ def test_own_records_that_retention_has_removed_do_not_count() -> None:
     target.failure, target.log_start = BrokerFailure.of(ErrorCode.OFFSET_OUT_OF_RANGE), 0
     with pytest.raises(BrokerFailure):
         target.look_up.count_own(T, 250, 259, {OURS.producer_id})
+
+
+@pytest.mark.parametrize("end", [250, 280])
+def test_records_of_others_in_place_of_those_of_the_session_before_are_found(end: int) -> None:
+    target = refilled(end)
+    before = EndedSession(OURS, Mark(0, 150, 0), "isolation=read_committed", Mark(50, 250, 100))
+    question = ProgressQuestion(BEFORE, 0, 250, 250, ended=(before,))
+    assert target.look_up.progress({T: question})[T] == TargetProgress(0, end, 3, replaced_from=190)

@@ -169,6 +169,19 @@ def seen(
     return found
 
 
+@pytest.mark.parametrize("kept", [40, 0], ids=["of the session", "before the session"])
+def test_records_of_others_in_place_of_lost_ones_are_not_copied_ones(
+    monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    """They are those that a failback has to copy, and the lost ones are reported."""
+    entry = LedgerEntry("t", 0, "A.t", Mark(150, 150, 100 if kept else 0), session=SESSION, end=150)
+    progress = TargetProgress(kept, 150, 5, replaced_from=90)
+    monkeypatch.setattr(_Target, "progress", lambda _self, asked: dict.fromkeys(asked, progress))
+    found = seen(monkeypatch, entry, 150)
+    assert (found.target_offset, found.others) == (90, 60)
+    assert "the target has lost" in found.target_error
+
+
 def paused(offset: int) -> PartitionCondition:
     return PartitionCondition("PAUSED", "promoted, until mm2 failback", offset, 9_000)
 
