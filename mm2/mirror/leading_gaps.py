@@ -384,17 +384,21 @@ class LeadingGaps:
 
     def _keep_for_ever(self, remote: str) -> None:
         """Keep all records of a topic while it is filled. Raises KafkaFailure."""
+        if remote in self._before:  # for another partition
+            return
         self._restored.discard(remote)
         there = value_of(self._target.describe_configs([remote], [*_FILLING_CONFIGS])[remote])
         if all(_value(there, name) == value for name, value in _FILLING_CONFIGS.items()):
             return
+        own: _Configs | None = None
         if _value(there, _RETENTION_KEY) != FILLING_RETENTION_MS:  # otherwise the note is there
             before = {name: entry.value for name, entry in there.items() if entry.source is _ON_TOPIC}
-            own: _Configs = {name: before.get(name) for name in _FILLING_CONFIGS}
+            own = {name: before.get(name) for name in _FILLING_CONFIGS}
             self._write_note(remote, own)
-            self._before[remote] = own
         operations = [AlterOp(name, value, AlterOpType.SET) for name, value in _FILLING_CONFIGS.items()]
         self._alter(remote, operations)
+        if own is not None:
+            self._before[remote] = own
 
     def _restore(self, topic: str, remote: str) -> bool:
         """Give a remote topic that was filled its own configuration again. False if that failed."""
