@@ -26,6 +26,10 @@ from mm2.kafka.structs import EARLIEST, LATEST, OffsetInfo, ProducerIdentity, To
 
 _RETRY_S: Final = 0.25
 _FRESH_RETRY_S: Final = 0.5
+_UNCOMPARED: Final = (
+    "the remote topic had records before that the ledger does not know; they were not compared with the source, because the flow "
+    "changes records"
+)
 
 
 class NewSessions:
@@ -228,6 +232,8 @@ class NewSessions:
                 if start.refusal:
                     cursor.fail(start.state, start.refusal)
                     continue
+                if start.is_uncompared:
+                    cursor.annotate(_UNCOMPARED)
                 self._sessions.new.discard(tp)
                 self._sessions.unproven.discard(tp)
                 self._sessions.set_by_user.discard(tp)  # later positions are those of the target

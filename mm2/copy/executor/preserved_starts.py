@@ -48,13 +48,14 @@ class PartitionEnds(NamedTuple):
 
 class PreservedStart(NamedTuple):
     """Copying starts at the target's ``end``; offsets before ``first`` are filled. ``refusal`` is why it does not, and ``state`` that
-    of the partition then.
+    of the partition then. ``is_uncompared``: the target has records that may not be those of the source.
     """
 
     end: int = -1
     first: int = -1
     refusal: str = ""
     state: PartitionState = PartitionState.DIVERGED
+    is_uncompared: bool = False
 
 
 class Comparing(NamedTuple):
@@ -179,6 +180,8 @@ class PreservedStarts:
         start = start_at(ends, wanted, *self._names(tp, target))
         first = ends.target_end - _COMPARED
         at = max(ends.source_start, ends.target_start)
+        if self._is_changed and not wanted.is_own:
+            start = start._replace(is_uncompared=ends.target_start < ends.target_end)
         if wanted.is_own or self._is_changed or start.refusal or at >= first:
             return self._compared(tp, target, ends, start, first)
         ids = self._topic_id(self._source_cluster, tp), self._topic_id(self._target_cluster, target)

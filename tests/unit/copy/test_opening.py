@@ -374,6 +374,25 @@ def test_with_preserved_offsets_a_reset_and_a_trimmed_source_begin_after_the_end
 
 
 @pytest.mark.parametrize(
+    ("target_start", "start", "is_noted"), [(3, None, True), (55, None, False), (3, PRESERVED, False)]
+)
+def test_with_preserved_offsets_records_that_cannot_be_compared_are_reported(
+    target_start: int, start: LedgerEntry | None, *, is_noted: bool
+) -> None:
+    """The flow changes records, and the ledger does not show that it has written what the target has."""
+    scene = preserving(changes=ChangesSpec("m:f", {}, "ab12"))
+    starts: Any = scene.new_sessions._preserved
+    starts._source_admin = scene
+    starts._target_admin = SimpleNamespace(
+        list_offsets=lambda asked: dict.fromkeys(asked, OffsetInfo(target_start, -1, -1))
+    )
+    starts._target = SimpleNamespace(stable_ends=lambda asked: dict.fromkeys(asked, OffsetInfo(55, -1, -1)))
+    play(scene, lambda: scene.begin(Start(None if start is None else 50, 50, start and start.replace(session=None))))
+    assert scene.cursor.window.mark == Mark(55, 55, 0)
+    assert ("were not compared" in scene.cursor.conditions.note) is is_noted
+
+
+@pytest.mark.parametrize(
     ("hole_reason", "changes", "is_known"),
     [
         (MISSING, {}, True),
