@@ -298,7 +298,7 @@ class LeadingGaps:
         return frozenset(
             tp
             for tp, entry in entries.items()
-            if entry is not None and not entry.is_unbegun and entry.target == targets[tp]
+            if entry is not None and entry.target == targets[tp]
             if entry.target_id in {"", ids.get(entry.remote_topic, "")}
         )
 

@@ -28,6 +28,7 @@ from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.partitioner import partition_for
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import TopicPartition
+from mm2.mirror.preparation import preparations
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.copy_flow import (
     CONNECTOR,
@@ -308,7 +309,10 @@ def test_a_source_topic_that_was_recreated_while_the_flow_was_down_is_no_diverge
 
 def noted_state(flow: Flow, topic: str) -> str:
     """The state in the ledger, which all observers read."""
-    entry = flow.ledger().entry(TopicPartition(topic, 0))
+    ledger, tp = flow.ledger(), TopicPartition(topic, 0)
+    if (stopped := preparations(ledger).get(tp)) is not None:
+        return stopped.state
+    entry = ledger.entry(tp)
     return "" if entry is None or entry.condition is None else entry.condition.state
 
 
