@@ -52,6 +52,8 @@ LEDGER_CONFIGS: Final = {
     "compression.type": "producer",
 }
 
+#: In the JSON of entries with `LedgerEntry.is_unbegun`. Texts in the entry have backslashes before quotation marks.
+_UNBEGUN: Final = b'"unbegun":true'
 _RATE_HOLDS_MS: Final = 30_000
 _CHUNK_BYTES: Final = 16 << 20  # a full chunk has some kilobytes; another client may write anything into the topic
 
@@ -229,6 +231,7 @@ class Ledger:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._entries: dict[TopicPartition, bytes] = {}
+        self._unbegun: dict[TopicPartition, bytes] = {}  # entries of partitions whose copying has not begun
         self._chunks: dict[TopicPartition, dict[int, bytes]] = {}
         self._throttles: dict[str, int] = {}
         self._pauses: dict[tuple[str, int | None], Pause] = {}
@@ -265,8 +268,11 @@ class Ledger:
             self._changes += 1
             self._versions[named.source] = self._versions.get(named.source, 0) + 1
             if named.chunk is None:
+                self._unbegun.pop(named.source, None)
                 if value is None:
                     self._entries.pop(named.source, None)
+                elif _UNBEGUN in value:
+                    self._unbegun[named.source] = value
                 elif self._is_late(named.source, value):
                     log.warning("ignored late ledger entry of an earlier lease holder", partition=str(named.source))
                 else:
@@ -438,11 +444,20 @@ class Ledger:
             return self._written_ms.get(source, -1)
 
     def entry(self, source: TopicPartition) -> LedgerEntry | None:
-        """A partition's entry; None when there is none, or when it is not readable (logged)."""
+        """A partition's entry; None when there is none, also because copying has not begun, or when it is not readable (logged)."""
         with self._lock:
             value = self._entries.get(source)
-        if value is None:
-            return None
+        return None if value is None else self._entry(source, value)
+
+    def unbegun(self) -> list[LedgerEntry]:
+        """The entries of partitions that stopped before copying began: they have only a condition."""
+        with self._lock:
+            values = {source: value for source, value in self._unbegun.items() if source not in self._entries}
+        entries = (self._entry(source, value) for source, value in sorted(values.items()))
+        return [entry for entry in entries if entry is not None]
+
+    @staticmethod
+    def _entry(source: TopicPartition, value: bytes) -> LedgerEntry | None:
         try:
             return LedgerEntry.from_json(source.topic, source.partition, json.loads(value))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -478,8 +493,6 @@ class Ledger:
 
     def _start(self, source: TopicPartition, committed: int | None, written: WrittenPosition | None) -> Start:
         entry = self.entry(source)
-        if entry is not None and entry.is_unbegun:
-            return start_of(None, None, committed)
         if entry is not None and written is not None:
             return written_start(entry, self.newest_chunk(source), committed, written)
         if entry is None or not entry.is_undone(committed):

@@ -221,10 +221,12 @@ class LeadingGaps:
                 self._thread.start()
             return {tp for tp in unknown if tp not in self._ready}
 
-    def is_filling(self, topic: str) -> bool:
-        """Whether a source topic has partitions that are being filled: its remote topic must keep its configuration."""
+    def is_filling(self, topic: str, remote: str) -> bool:
+        """Whether a source topic has partitions that are being filled, or its remote topic has not got its configuration back: it
+        must not be changed.
+        """
         with self._lock:
-            return any(tp.topic == topic for tp in self._wanted)
+            return remote in self._before or any(tp.topic == topic for tp in self._wanted)
 
     def preparations(self) -> list[Preparation]:
         """The partitions that must not be copied yet, as of the last `unready`, and how far those that are filled are now."""
@@ -246,6 +248,7 @@ class LeadingGaps:
         target_starts = self._target.list_offsets(dict.fromkeys(targets.values(), EARLIEST))
         target_ends = self._target.list_offsets(dict.fromkeys(targets.values(), LATEST))
         found: dict[TopicPartition, tuple[GapState, int]] = {}
+        begun: frozenset[TopicPartition] | None = None
         for tp, target in targets.items():
             start, first, end = starts[tp], target_starts[target], target_ends[target]
             subject = f"leading gap of {tp}"
@@ -256,8 +259,10 @@ class LeadingGaps:
                 continue
             has_fillers = first.offset < end.offset and self._begins_with_filler(target, first.offset)
             state = gap_state(start.offset, first.offset, end.offset, has_fillers=has_fillers)
-            if tp in self._unfillable and not end.offset:
-                state = GapState.READY
+            if state is GapState.FILL and not end.offset:
+                begun = self._begun(targets) if begun is None else begun
+                if tp in self._unfillable or tp in begun:
+                    state = GapState.READY
             if not has_fillers:
                 self._foreign.discard(tp)
             elif tp in self._foreign:
@@ -272,6 +277,30 @@ class LeadingGaps:
             else:
                 self._recurring.resolve(subject)
         return found
+
+    def _begun(self, targets: Mapping[TopicPartition, TopicPartition]) -> frozenset[TopicPartition]:
+        """The partitions that a task has begun to copy to the same remote topic: it writes there, and counts what was deleted before
+        it was copied. Raises KafkaFailure.
+        """
+        try:
+            ledger = self._ledgers.own()
+        except BrokerFailure as failure:
+            if vanished(failure):
+                return frozenset()
+            raise
+        entries = {tp: ledger.entry(tp) for tp in targets}
+        ids = {
+            name: topic.topic_id
+            for name, topic in self._target.cluster.metadata(
+                {target.topic for target in targets.values()}
+            ).topics.items()
+        }
+        return frozenset(
+            tp
+            for tp, entry in entries.items()
+            if entry is not None and entry.target == targets[tp]
+            if entry.target_id in {"", ids.get(entry.remote_topic, "")}
+        )
 
     def _begins_with_filler(self, target: TopicPartition, start: int) -> bool:
         cluster = self._target.cluster
@@ -355,17 +384,21 @@ class LeadingGaps:
 
     def _keep_for_ever(self, remote: str) -> None:
         """Keep all records of a topic while it is filled. Raises KafkaFailure."""
+        if remote in self._before:  # for another partition
+            return
         self._restored.discard(remote)
         there = value_of(self._target.describe_configs([remote], [*_FILLING_CONFIGS])[remote])
         if all(_value(there, name) == value for name, value in _FILLING_CONFIGS.items()):
             return
+        own: _Configs | None = None
         if _value(there, _RETENTION_KEY) != FILLING_RETENTION_MS:  # otherwise the note is there
             before = {name: entry.value for name, entry in there.items() if entry.source is _ON_TOPIC}
-            own: _Configs = {name: before.get(name) for name in _FILLING_CONFIGS}
+            own = {name: before.get(name) for name in _FILLING_CONFIGS}
             self._write_note(remote, own)
-            self._before[remote] = own
         operations = [AlterOp(name, value, AlterOpType.SET) for name, value in _FILLING_CONFIGS.items()]
         self._alter(remote, operations)
+        if own is not None:
+            self._before[remote] = own
 
     def _restore(self, topic: str, remote: str) -> bool:
         """Give a remote topic that was filled its own configuration again. False if that failed."""

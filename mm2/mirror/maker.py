@@ -69,9 +69,10 @@ _INTERNAL_REST: Final = "dedicated.mode.enable.internal.rest"
 _TARGET_PATIENCE_S: Final = 5.0
 _TRY_S: Final = 4.0
 _BETWEEN_TRIES_S: Final = 0.5
-#: How often an unreachable target is checked, and the timeout of a check; no other events are handled meanwhile.
+#: How often an unreachable target is checked, and the timeout of the first check; no other events are handled meanwhile. Later ones
+#: may take longer, up to `_TRY_S`: a login over a slow network takes several round trips.
 _TARGET_AGAIN_S: Final = 5.0
-_TARGET_GLANCE_S: Final = 1.0
+_TARGET_CHECK_S: Final = 1.0
 _WATCH_S: Final = 0.5
 _LOOK_FOR_FAILURES_S: Final = 5.0
 _ENGINE_SHARE_S: Final = 3.0
@@ -149,6 +150,7 @@ class MirrorMaker:
         self._waiting: set[SourceAndTarget] = set()  # flows that start when their target is reachable
         self._late: set[SourceAndTarget] = set()  # flows that were started after the others
         self._not_before_s: dict[str, float] = {}  # by target: no flow into it is started before (monotonic clock)
+        self._check_s: dict[str, float] = {}  # by target: the timeout of the next check, if it is unreachable
         self._recurring = RecurringErrors()
         self._reloads: Counter[str] = Counter()
         try:
@@ -408,14 +410,17 @@ class MirrorMaker:
                 continue
             pairs = [pair for pair in self._plans if pair in self._waiting and pair.target == alias]
             fresh = [self._flow(pair, self._plans[pair]) for pair in pairs]
+            check_s = self._check_s.get(alias, _TARGET_CHECK_S)
             try:
-                fresh[0].node.check(_TARGET_GLANCE_S)
+                fresh[0].node.check(check_s)
             except KafkaFailure as failure:
+                self._check_s[alias] = min(_TRY_S, 2 * check_s)
                 if not failure.retriable:  # the target is reachable but rejects the connection
                     self._recurring.report(alias, f"The target cluster {alias} cannot be used yet: {failure}")
                 for flow in fresh:
                     flow.node.stop()
                 continue
+            self._check_s.pop(alias, None)
             self._recurring.resolve(alias)
             log.info("Target cluster reachable; starting flows.", cluster=alias, flows=[str(pair) for pair in pairs])
             self._waiting.difference_update(pairs)

@@ -9,6 +9,7 @@ leader of the flow writes the note when it changes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import astuple, dataclass, replace
 from typing import Any, Final, Self
 
@@ -55,12 +56,15 @@ class Preparation:
 
 
 def preparations(ledger: Ledger) -> dict[TopicPartition, Preparation]:
-    """Those in the ledger, by source partition. An unreadable note has none."""
+    """Those in the ledger, by source partition, and those that a task has stopped before copying began. An unreadable note has none."""
+    found = [
+        Preparation(one.topic, one.partition, one.remote_topic, PartitionState(stop.state), stop.reason, stop.since_ms)
+        for one in ledger.unbegun()
+        if (stop := one.condition) is not None
+    ]
     note = ledger.notes(_NOTE).get((), {})
-    try:
-        found = [Preparation.of_json(value) for value in note.get("partitions", ())]
-    except (ValueError, TypeError):
-        return {}
+    with suppress(ValueError, TypeError):
+        found += [Preparation.of_json(value) for value in note.get("partitions", ())]
     return {TopicPartition(one.topic, one.partition): one for one in found}
 
 

@@ -395,7 +395,9 @@ class MirrorSourceConnector(MirrorConnector):
 
     def _sync_configs_of(self, topics: Iterable[str]) -> bool:
         gaps = self._leading_gaps
-        topics = [topic for topic in topics if gaps is None or not gaps.is_filling(topic)]
+        topics = [
+            topic for topic in topics if gaps is None or not gaps.is_filling(topic, self._selection.remote(topic))
+        ]
         pairs = [(topic, remote) for topic in topics if (remote := self._remote(topic)) is not None]
         try:
             return self._topic_configs.sync(pairs)

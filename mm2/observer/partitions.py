@@ -696,7 +696,8 @@ def _state(
         return _with_condition(failed, entry)
     row = None if status is None else status.row
     # A new micro-batch that has read nothing yet does not know the condition of the partition.
-    if row is not None and not (row.state in HEALTHY and row.high_watermark < 0 and _lasting(entry)):
+    stopped = preparation if preparation is not None and preparation.state in LASTING else None
+    if row is not None and not (row.state in HEALTHY and row.high_watermark < 0 and (_lasting(entry) or stopped)):
         state = PartitionState(row.state)
         is_paused = state is PartitionState.PAUSED or state in LASTING
         return _Standing(state, row.reason, _known_offset(row.since_ms), code if is_paused else None)
@@ -705,6 +706,8 @@ def _state(
     if entry is not None and entry.condition is not None:
         condition = entry.condition
         return _Standing(PartitionState(condition.state), condition.reason, condition.since_ms)
+    if entry is None and stopped is not None:
+        return _Standing(stopped.state, stopped.reason, stopped.since_ms)
     return _Standing(PartitionState.CATCHING_UP if lag is not None and lag > BEHIND_OFFSETS else PartitionState.RUNNING)
 
 

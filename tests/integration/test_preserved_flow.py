@@ -14,8 +14,10 @@ import pytest
 
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
-from mm2.kafka.errors import value_of
-from mm2.kafka.filler import produce_filler
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BrokerFailure, value_of
+from mm2.kafka.filler import is_filler, produce_filler
+from mm2.kafka.reader import BatchReader
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import EARLIEST, TopicPartition
 from mm2.sandbox.kafka import LocalKafka, start_pair
@@ -203,3 +205,33 @@ def test_a_search_by_time_finds_the_same_offsets_after_a_short_leading_gap(
         assert start_offset(target, "A.aged") == 1000
     finally:
         process.clean_up()
+
+
+def test_a_filler_is_recognized_whatever_the_broker_changes_and_appended_once(
+    pair: tuple[LocalKafka, LocalKafka],
+) -> None:
+    _, target = pair
+    configs: dict[str, Any] = {"message.timestamp.type": "LogAppendTime", "compression.type": "gzip"}
+    create(target, "fillers", 1, **configs)
+    partition = TopicPartition("fillers", 0)
+    cluster = Cluster(ClientSettings.from_props({"bootstrap.servers": target.bootstrap}), name="fillers")
+    try:
+        for _ in range(2):  # the second one as a request whose answer was lost
+            assert produce_filler(cluster, partition, 0, 10, 60) == 0
+        assert end_offset(target, "fillers") == 10
+        reader = BatchReader(cluster, cluster.leader(*partition), cluster.metadata(["fillers"]).topics)
+        reader.positions = {partition: 0}
+        (batch,) = reader.poll(max_wait_ms=1_000)
+        reader.close()
+        header = batch.view.header
+        assert header is not None
+        assert header.is_log_append_time
+        assert header.codec == 1, "gzip"
+        assert is_filler(header)
+        write(target, "fillers", 0, 0, 1)
+        with pytest.raises(BrokerFailure) as failure:
+            produce_filler(cluster, partition, 11, 10, 60)
+        assert failure.value.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert end_offset(target, "fillers") == 11
+    finally:
+        cluster.close()

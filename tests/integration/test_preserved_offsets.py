@@ -21,13 +21,14 @@ from mm2.copy.executor import preserved_starts
 from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.endpoints import Endpoints
 from mm2.copy.executor.positions import offset_key
-from mm2.copy.executor.preserved_starts import PreservedStart, PreservedStarts, Wanted
+from mm2.copy.executor.preserved_starts import Comparing, PreservedStart, PreservedStarts, Wanted, not_written
 from mm2.copy.executor.target_progress import TargetLookUp
 from mm2.copy.spec import CopySpec
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.partitioner import partition_for
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import TopicPartition
+from mm2.mirror.preparation import preparations
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.copy_flow import (
     CONNECTOR,
@@ -109,11 +110,13 @@ def transactions(broker: LocalKafka, topic: str, count: int, *, aborted_every: i
             producer.commit_transaction(30)
 
 
-def recreate(flow: Flow, remote: str) -> None:
-    for done in admin_of(flow.target).delete_topics([remote]).values():
+def recreate(flow: Flow, topic: str, broker: LocalKafka | None = None) -> None:
+    """On the target, or this broker."""
+    broker = broker or flow.target
+    for done in admin_of(broker).delete_topics([topic]).values():
         done.result(30)
-    wait_until(lambda: remote not in admin_of(flow.target).list_topics(timeout=30).topics)
-    create(flow.target, remote, retention__ms="-1")
+    wait_until(lambda: topic not in admin_of(broker).list_topics(timeout=30).topics)
+    create(broker, topic, retention__ms="-1")
 
 
 def test_records_of_every_codec_have_the_same_offsets(flow: Flow) -> None:
@@ -250,9 +253,66 @@ def test_a_remote_topic_with_other_records_is_not_written_to(flow: Flow) -> None
     assert end_offset(flow.target, remote) == 10
 
 
+def test_a_remote_topic_with_another_beginning_is_not_written_to(flow: Flow) -> None:
+    """All its records are compared, since the ledger does not show that the flow wrote them."""
+    topic, equal = flow.topic("other"), flow.topic("equal")
+    rows = [numbered(at, 500) for at in range(0, 3000, 500)]
+    for name in (topic, equal):
+        write(flow.source, name, *rows)
+        write(flow.target, flow.remote(name), *(rows[:5]))
+    recreate(flow, flow.remote(topic))
+    write(flow.target, flow.remote(topic), numbered(7000, 500), numbered(7500, 500), *rows[2:5])
+    spec = preserving(flow, topic)
+    with flow.copying(spec) as job:
+        wait_until(lambda: state(job, topic) == "DIVERGED", detail=job.progress)
+        assert "has another record at offset 0" in rows_of(job)[TopicPartition(topic, 0)].reason
+    assert end_offset(flow.target, flow.remote(topic)) == 2500
+    spec = preserving(flow, equal)
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+        assert rows_of(job)[TopicPartition(equal, 0)].records == 500
+    assert_same(flow, equal)
+
+
+def test_records_are_compared_in_steps_and_the_partition_is_prepared_meanwhile(
+    flow: Flow, starts: PreservedStarts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that others continue. What is equal is compared once."""
+    monkeypatch.setattr(preserved_starts, "_COMPARING_S", 0.0)
+    monkeypatch.setattr(preserved_starts, "_COMPARED", 5)
+    topic = flow.topic()
+    remote = flow.remote(topic)
+    for broker, name in ((flow.source, topic), (flow.target, remote)):
+        write(broker, name, numbered(0, 20))
+    assert found(starts, topic, remote) == Comparing(0, 20)
+    monkeypatch.setattr(preserved_starts, "_COMPARING_S", 60.0)
+    assert found(starts, topic, remote) == PreservedStart(20, 20)
+    monkeypatch.setattr(preserved_starts, "_COMPARING_S", 0.0)
+    assert found(starts, topic, remote) == PreservedStart(20, 20)
+
+
+def test_a_source_topic_that_was_recreated_while_the_flow_was_down_is_no_divergence(flow: Flow) -> None:
+    """Also where its session does not continue: other rules."""
+    topic = flow.topic()
+    write(flow.source, topic, numbered(0, 20))
+    spec = preserving(flow, topic)
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+    recreate(flow, topic, flow.source)
+    write(flow.source, topic, numbered(0, 5))
+    with flow.copying(replace(spec, read_committed=True)) as job:
+        wait_until(lambda: state(job, topic) in {"DIVERGED", "RECREATED"}, detail=job.progress)
+        row = rows_of(job)[TopicPartition(topic, 0)]
+        assert row.state == "RECREATED"
+        assert "was deleted and recreated" in row.reason
+
+
 def noted_state(flow: Flow, topic: str) -> str:
     """The state in the ledger, which all observers read."""
-    entry = flow.ledger().entry(TopicPartition(topic, 0))
+    ledger, tp = flow.ledger(), TopicPartition(topic, 0)
+    if (stopped := preparations(ledger).get(tp)) is not None:
+        return stopped.state
+    entry = ledger.entry(tp)
     return "" if entry is None or entry.condition is None else entry.condition.state
 
 
@@ -348,7 +408,7 @@ def test_a_target_that_ends_after_the_source_is_refused_once_this_lasts(
         assert failure.retriable
         assert refusal in str(failure)
     monkeypatch.setattr(preserved_starts, "_AHEAD_S", 0.0)
-    assert found(starts, topic, remote) == PreservedStart(refusal=refusal)
+    assert found(starts, topic, remote) == PreservedStart(refusal=not_written(refusal))
     write(flow.source, topic, numbered(20, 1))  # the end was that of a deposed leader
     assert found(starts, topic, remote) == PreservedStart(21, 21)
 
@@ -364,16 +424,17 @@ def test_what_a_predecessor_has_copied_is_compared_with_the_source(
     write(flow.source, topic, rows)
     write(flow.target, remote, [*rows[:16], Record(b"other", b"x", (), rows[16].timestamp), *rows[17:]])
     outbox = SimpleNamespace(partition=TopicPartition(remote, 0), leader_epoch=-1)
-    cursor = cast(Cursor, SimpleNamespace(partition=TopicPartition(topic, 0), outbox=outbox))
-    why = f"{remote}-0 of B has another record at offset 16 than {topic}-0 of A"
-    assert [starts.why_not_continued(cursor, *at) for at in ((0, 16), (5, 20), (17, 20))] == ["", why, ""]
+    cursor = cast(Cursor, SimpleNamespace(partition=TopicPartition(topic, 0), outbox=outbox, topic_id=""))
+    why = not_written(f"{remote}-0 of B has another record at offset 16 than {topic}-0 of A")
+    assert [starts.refusal(cursor, *at).refusal for at in ((0, 16), (5, 20), (17, 20))] == ["", why, ""]
     assert [*starts.copied(cursor, 14, 20).values] == [*range(14, 20)]
 
 
-def found(starts: PreservedStarts, topic: str, remote: str) -> PreservedStart | KafkaFailure:
+def found(starts: PreservedStarts, topic: str, remote: str) -> PreservedStart | Comparing | KafkaFailure:
     tp = TopicPartition(topic, 0)
     outbox = SimpleNamespace(partition=TopicPartition(remote, 0), leader_epoch=-1)
-    return starts.find({tp: cast(Cursor, SimpleNamespace(outbox=outbox))}, {tp: Wanted()})[tp]
+    cursor = cast(Cursor, SimpleNamespace(partition=tp, outbox=outbox, topic_id=""))
+    return starts.find({tp: cursor}, {tp: Wanted()})[tp]
 
 
 def test_without_ledger_and_positions_copying_continues_at_the_end_of_the_target(flow: Flow) -> None:

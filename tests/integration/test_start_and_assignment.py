@@ -19,6 +19,7 @@ from mm2.sandbox.kafka import LocalKafka
 from tests.integration.asking import asked
 from tests.integration.copy_flow import create, producer_of
 from tests.integration.mirror_process import MirrorProcess, ends, is_running, records, table, write_config
+from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(240)
@@ -211,3 +212,25 @@ def test_an_invalid_start_position_ends_the_process_with_one_sentence(
     (line,) = process.lines(level="error")
     assert line["event"].startswith("Flow time->B: Invalid value")
     assert reason.format(folder=env.folder) in line["event"]
+
+
+def test_a_flow_starts_when_its_target_is_back_and_answers_slowly(env: Environment) -> None:
+    """A check of the target takes two round trips of 0.7 s."""
+    create(env.source, "slow", 1)
+    with Proxy(env.target.bootstrap, env.folder / "proxy.log") as proxy:
+        proxy.refuse()
+        props = {
+            "clusters": "A, B",
+            "A.bootstrap.servers": env.source.bootstrap,
+            "B.bootstrap.servers": proxy.address,
+            "A->B.enabled": "true",
+            "B->A.enabled": "false",
+            "topics": "slow",
+        }
+        process = MirrorProcess(write_config(env.folder / "slow.properties", props), env.folder / "slow.log")
+        try:
+            process.await_log("Waiting flows: A->B.", timeout_s=60)
+            proxy.change(refuse=False, delay_up_ms=350, delay_down_ms=350)
+            process.await_log("Target cluster reachable; starting flows.", cluster="B", timeout_s=60)
+        finally:
+            process.clean_up()

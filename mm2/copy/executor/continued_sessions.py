@@ -16,9 +16,9 @@ from mm2.copy.executor.endpoints import Endpoints
 from mm2.copy.executor.fetched_batches import MISSING
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.losses import Losses, truncated
-from mm2.copy.executor.new_sessions import NewSessions, refused
+from mm2.copy.executor.new_sessions import NewSessions
 from mm2.copy.executor.outgoing_records import CopiedRange
-from mm2.copy.executor.preserved_starts import PreservedStarts
+from mm2.copy.executor.preserved_starts import PreservedStart, PreservedStarts
 from mm2.copy.executor.session_table import SessionTable
 from mm2.copy.executor.target_progress import (
     GONE,
@@ -223,19 +223,19 @@ class ContinuedSessions:
             found = WrittenRange(-1)
             if mark.target < end:
                 found = await self._call(self._look_up.written, entry.target, mark.target, end, own)
-            offset, why = found.foreign, ""
+            offset, start = found.foreign, PreservedStart()
             content: RecordsAt | None = None
             if offset < 0 and mark.target < end:
-                why = await self._call(self._preserved.why_not_continued, cursor, mark.target, end)
-                if not why and self._spec.changes is not None and not self._why_not_counted(entry):
+                start = await self._call(self._preserved.refusal, cursor, mark.target, end)
+                if not start.refusal and self._spec.changes is not None and not self._why_not_counted(entry):
                     content = await self._call(self._preserved.copied, cursor, mark.target, end)
         except KafkaFailure as error:
             cursor.outbox.last_error = error
             return False
         if offset >= 0:
             self._losses.target_diverged(cursor, offset)
-        elif why:
-            cursor.fail(PartitionState.DIVERGED, refused(why))
+        elif start.refusal:
+            cursor.fail(start.state, start.refusal)
         else:
             markers = found.markers if self._is_gap_certain(cursor, entry) else ()
             there = CopiedRange(end, progress.records, content, entry.known_epoch, markers)

@@ -16,6 +16,7 @@ from mm2.copy.executor.background import BackgroundTasks
 from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.history import HistoryVerdict, examine
 from mm2.copy.executor.new_sessions import NewSessions
+from mm2.copy.executor.preserved_starts import source_recreated
 from mm2.copy.executor.session_table import SessionTable
 from mm2.copy.executor.source import Source
 from mm2.copy.executor.topic_ids import retire
@@ -96,8 +97,9 @@ class Losses:
             cursor.fail(PartitionState.RECREATED, f"{what}; source.data.loss is stop", at_source=True)
             return
         if cursor.gaps is not None:
-            advice = "its remote topic has the offsets of the deleted topic; delete it and reset the position"
-            cursor.fail(PartitionState.RECREATED, f"{what}; {advice}", at_source=True)
+            cursor.fail(
+                PartitionState.RECREATED, source_recreated(tp, self._spec.source_alias, topic_id), at_source=True
+            )
             return
         if cursor.suspended:
             return  # called again later

@@ -13,7 +13,7 @@ from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.discovery import new_producer
 from mm2.copy.executor.endpoints import Endpoints
 from mm2.copy.executor.link import DriverLink
-from mm2.copy.executor.preserved_starts import PreservedStart, PreservedStarts, Wanted
+from mm2.copy.executor.preserved_starts import Comparing, PreservedStart, PreservedStarts, Wanted
 from mm2.copy.executor.session_table import Ending, SessionTable
 from mm2.copy.executor.target_progress import LOOK_UP_REFUSED_S
 from mm2.copy.session import UNBOUNDED, Mark, Session
@@ -26,6 +26,10 @@ from mm2.kafka.structs import EARLIEST, LATEST, OffsetInfo, ProducerIdentity, To
 
 _RETRY_S: Final = 0.25
 _FRESH_RETRY_S: Final = 0.5
+_UNCOMPARED: Final = (
+    "the remote topic had records before that the ledger does not know; they were not compared with the source, because the flow "
+    "changes records"
+)
 
 
 class NewSessions:
@@ -218,14 +222,22 @@ class NewSessions:
                 starts = dict.fromkeys(cursors, error)
             for tp, start in starts.items():
                 cursor = cursors[tp]
+                if isinstance(start, Comparing):
+                    cursor.outbox.last_error = None
+                    cursor.set_read_error(PartitionState.PREPARING, compared(start))
+                    continue
                 if not isinstance(start, PreservedStart):
                     cursor.outbox.last_error = start
                     continue
                 del waiting[tp]
+                cursor.conditions.read = None
                 if start.refusal:
-                    cursor.fail(PartitionState.DIVERGED, refused(start.refusal))
+                    cursor.fail(start.state, start.refusal)
                     continue
+                if start.is_uncompared:
+                    cursor.annotate(_UNCOMPARED)
                 self._sessions.new.discard(tp)
+                self._sessions.unproven.discard(tp)
                 self._sessions.set_by_user.discard(tp)  # later positions are those of the target
                 self._open_one(cursor, Mark(start.end, start.end, 0), identity, start.first)
                 cursor.lead_in(start.first)
@@ -236,8 +248,9 @@ class NewSessions:
         first = self._sessions.led_in.get(tp, -1)
         if first > position:
             # Some of the offsets before the first record are not filled yet, or the target has lost them.
-            return Wanted(first, is_set=True)
-        return Wanted(position, is_set=tp in self._sessions.set_by_user, is_new=tp in self._sessions.new)
+            return Wanted(first, is_set=True, is_own=tp not in self._sessions.unproven)
+        is_new, is_own = tp in self._sessions.new, tp not in self._sessions.unproven
+        return Wanted(position, is_set=tp in self._sessions.set_by_user, is_new=is_new, is_own=is_own)
 
     def _leave_former_topic(self, cursor: Cursor, position: int) -> None:
         """Use the current remote topic from this position on, if the replication policy or a router has given it another name.
@@ -375,11 +388,11 @@ class NewSessions:
             self._source.add([cursor])
 
 
-def refused(why: str) -> str:
-    """The reason for a remote partition that is not written to, because its offsets are not the source's."""
+def compared(so_far: Comparing) -> str:
+    """The reason for a remote partition whose records are still compared with the source."""
     return (
-        f"{why}: preserve.offsets writes only to a remote topic that is empty or has the source's offsets; delete it, or "
-        "exclude the topic with preserve.offsets.topics"
+        f"the remote topic has records that the ledger does not know: before it is written to, they are compared with the source, "
+        f"{so_far.at:,} of {so_far.end:,} offsets so far"
     )
 
 

@@ -109,6 +109,7 @@ class Opening:
         tp, entry = cursor.partition, start.entry
         if entry is None:
             self._sessions.new.add(tp)
+            self._sessions.unproven.add(tp)
             if start.committed is None and start.position is not None:
                 ways.named[tp] = start.position
             else:
@@ -132,6 +133,7 @@ class Opening:
             cursor.fail(PartitionState.RECREATED, reason)
         elif cursor.gaps is not None and not entry.is_preserved:
             ways.positions[tp] = start.position  # it was copied without offset preservation
+            self._sessions.unproven.add(tp)
         elif entry.session is None or self._spec.ledger_topic is None:
             ways.positions[tp] = start.position
         elif start.clean and self._sessions.is_to_end(entry) and entry.shared_until < 0:

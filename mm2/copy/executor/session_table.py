@@ -31,9 +31,9 @@ class SessionTable:
     ``rules`` are those of new sessions, ``changes`` what they do to records (None: nothing). ``current`` has the session of each partition; none while positions do not
     depend on one. ``marks`` are those of the ledger, of partitions whose position was not moved since. ``ending`` are
     those that are being replaced. Of partitions with preserved offsets, before they are opened, ``new`` are those without an
-    entry in the ledger, and ``set_by_user`` those whose position a user has set. ``led_in`` has the source offsets before which
-    their gaps are no loss, because copying began there. ``unsettled`` are those on which requests of a session that ends may be
-    unanswered.
+    entry in the ledger, ``unproven`` those of which it does not show that this flow has written the target in this mode, and
+    ``set_by_user`` those whose position a user has set. ``led_in`` has the source offsets before which their gaps are no loss,
+    because copying began there. ``unsettled`` are those on which requests of a session that ends may be unanswered.
     """
 
     def __init__(self, spec: CopySpec, changes: Changer | None = None) -> None:
@@ -43,6 +43,7 @@ class SessionTable:
         self.marks: dict[TopicPartition, Mark] = {}
         self.ending: dict[TopicPartition, Ending] = {}
         self.new: set[TopicPartition] = set()
+        self.unproven: set[TopicPartition] = set()
         self.set_by_user: set[TopicPartition] = set()
         self.led_in: dict[TopicPartition, int] = {}
         self.unsettled: set[TopicPartition] = set()

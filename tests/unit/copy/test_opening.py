@@ -269,9 +269,12 @@ def preserving(**changes: Any) -> Scene:
     return scene
 
 
-def compared(scene: Scene, source: Iterable[Record], target: Iterable[Record]) -> Any:
-    """What the clusters have at the offsets that are compared."""
+def compared(scene: Scene, source: Iterable[Record], target: Iterable[Record], source_id: str = "src") -> Any:
+    """What the clusters have at the offsets that are compared. ``source_id``: of the source topic now."""
     starts: Any = scene.continued._preserved
+    metadata = SimpleNamespace(topics={"t": SimpleNamespace(topic_id=source_id)})
+    answers = {"metadata": lambda *_: metadata, "metadata_of": lambda *_: metadata, "leader": lambda *_: 0}
+    starts._source_cluster = SimpleNamespace(**answers)
     starts._source_admin = starts._target_admin = scene
     on_source, on_target = records_at(source), records_at(target)
     starts._source = SimpleNamespace(records_at=lambda *_: on_source)
@@ -311,20 +314,27 @@ def test_with_preserved_offsets_what_a_predecessor_copied_is_compared_with_the_s
     assert "A.t-0 of B has another record at offset 52 than t-0 of A" in condition.reason
 
 
+@pytest.mark.parametrize(
+    ("source_id", "state", "reason"),
+    [
+        ("src", PartitionState.DIVERGED, "A.t-0 of B ends at offset 55, after t-0 of A, which ends at 52"),
+        ("new", PartitionState.RECREATED, "t-0 of A was deleted and recreated (topic id new)"),
+    ],
+)
 def test_with_preserved_offsets_a_source_that_ends_before_what_was_copied_stops_the_partition(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, source_id: str, state: PartitionState, reason: str
 ) -> None:
     monkeypatch.setattr("mm2.copy.executor.preserved_starts._AHEAD_S", 0.01)
     monkeypatch.setattr("mm2.copy.executor.preserved_starts._AHEAD_SINCE", {})
     scene = preserving()
     scene.standings = [TargetProgress(55, 55, 4)]
     scene.offsets[LATEST] = [52]
-    compared(scene, [], [])._source_cluster = SimpleNamespace(metadata=lambda _: None)
+    compared(scene, [], [], source_id)
     play(scene, lambda: scene.begin(Start(50, 40, PRESERVED)))
     condition = scene.cursor.conditions.stop
     assert condition is not None
-    assert condition.state == PartitionState.DIVERGED
-    assert condition.reason.startswith("A.t-0 of B ends at offset 55, after t-0 of A, which ends at 52")
+    assert condition.state == state
+    assert condition.reason.startswith(reason)
 
 
 def test_with_preserved_offsets_changed_records_are_compared_when_they_are_read_again() -> None:
@@ -361,6 +371,25 @@ def test_with_preserved_offsets_a_reset_and_a_trimmed_source_begin_after_the_end
     play(scene, lambda: scene.begin(start))
     assert (scene.cursor.window.mark, scene.cursor.offset) == (Mark(55, 55, 0), first)
     assert not scene.sessions.new | scene.sessions.set_by_user
+
+
+@pytest.mark.parametrize(
+    ("target_start", "start", "is_noted"), [(3, None, True), (55, None, False), (3, PRESERVED, False)]
+)
+def test_with_preserved_offsets_records_that_cannot_be_compared_are_reported(
+    target_start: int, start: LedgerEntry | None, *, is_noted: bool
+) -> None:
+    """The flow changes records, and the ledger does not show that it has written what the target has."""
+    scene = preserving(changes=ChangesSpec("m:f", {}, "ab12"))
+    starts: Any = scene.new_sessions._preserved
+    starts._source_admin = scene
+    starts._target_admin = SimpleNamespace(
+        list_offsets=lambda asked: dict.fromkeys(asked, OffsetInfo(target_start, -1, -1))
+    )
+    starts._target = SimpleNamespace(stable_ends=lambda asked: dict.fromkeys(asked, OffsetInfo(55, -1, -1)))
+    play(scene, lambda: scene.begin(Start(None if start is None else 50, 50, start and start.replace(session=None))))
+    assert scene.cursor.window.mark == Mark(55, 55, 0)
+    assert ("were not compared" in scene.cursor.conditions.note) is is_noted
 
 
 @pytest.mark.parametrize(

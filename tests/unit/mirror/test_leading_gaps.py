@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from mm2.copy.ledger import Ledger, entry_record
+from mm2.copy.session import LedgerEntry, Mark
 from mm2.copy.states import PartitionState
 from mm2.kafka.admin import Admin
 from mm2.kafka.error_codes import ErrorCode
@@ -29,7 +32,7 @@ END = 2 * FILLER_RECORDS + 500_000
 class Log:
     """The clusters' offsets; those of ``leaderless`` partitions cannot be read."""
 
-    cluster = None
+    cluster = SimpleNamespace(metadata=lambda _: SimpleNamespace(topics={"A.t": SimpleNamespace(topic_id="new")}))
 
     def __init__(self, *leaderless: TopicPartition) -> None:
         self.start, self.runs = 0, list[tuple[str, int]]()
@@ -59,6 +62,12 @@ class Log:
 
 
 class NoLedgers:
+    def __init__(self, ledger: Ledger | None = None) -> None:
+        self._ledger = ledger or Ledger()
+
+    def own(self) -> Ledger:
+        return self._ledger
+
     def write(self, records: list[object]) -> None:
         """Notes are not read here."""
 
@@ -128,6 +137,21 @@ def test_a_record_of_another_program_among_the_fillers_ends_the_filling(monkeypa
         (PartitionState.DIVERGED, True)
     ]
     assert log.runs == [("filler", FILLER_RECORDS)]
+
+
+@pytest.mark.parametrize(("target_id", "is_filled"), [("new", False), ("old", True)])
+def test_a_partition_that_a_task_has_begun_to_copy_is_not_filled(target_id: str, *, is_filled: bool) -> None:
+    """The source has deleted its records since. Another topic had the same name where the id differs."""
+    source, ledger = Log(), Ledger()
+    source.start = END
+    record = entry_record(LedgerEntry("t", 0, "A.t", Mark(0, 0, 0), target_id=target_id))
+    ledger.apply(record.key, record.value)
+    ledgers = cast("Ledgers", NoLedgers(ledger))
+    gaps = LeadingGaps(
+        cast("Admin", source), cast("Admin", Log()), cast("ConfigSync", None), RecurringErrors(), ledgers
+    )
+    gaps.stop(0)
+    assert gaps.unready([SOURCE], lambda topic: f"A.{topic}") == ({SOURCE} if is_filled else set())
 
 
 def test_a_partition_without_a_leader_delays_no_other_one() -> None:

@@ -6,7 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from mm2.copy.ledger import Ledger
+from mm2.copy.ledger import Ledger, entry_record, note_record
+from mm2.copy.session import Lease, LedgerEntry, Mark, PartitionCondition
 from mm2.copy.states import PartitionState
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure
@@ -94,7 +95,8 @@ def test_a_note_of_thousands_of_partitions_is_cut_but_has_those_that_are_filled(
 
 @pytest.mark.parametrize("value", [None, 5, [["t"]], [["t", 0, "A.t", "NO_STATE", "", 1, 0]]])
 def test_an_unreadable_note_has_none(value: Any) -> None:
-    ledger = cast("Ledger", type("Notes", (), {"notes": lambda _self, _kind: {(): {"partitions": value}}})())
+    ledger, record = Ledger(), note_record("preparing", (), {"partitions": value})
+    ledger.apply(record.key, record.value)
     assert preparations(ledger) == {}
 
 
@@ -104,3 +106,18 @@ def test_the_time_of_an_unchanged_preparation_is_kept() -> None:
     other = Preparation("t", 1, "A.t", PartitionState.REFUSED, "another reason", 9)
     assert since(REFUSED, other) is other
     assert since(None, later) is later
+
+
+def test_a_partition_that_a_task_stopped_before_copying_began_is_no_copied_one() -> None:
+    """It has no entry for those who continue or count what was copied, until there is one."""
+    ledger, reason = Ledger(), 'another record, "unbegun":true'
+    stop = PartitionCondition("DIVERGED", reason, -1, 7)
+    unbegun = LedgerEntry("t", 0, "A.t", Mark(0, -1, 0), condition=stop, is_unbegun=True)
+    begun = LedgerEntry("t", 0, "A.t", Mark(5, 5, 5), condition=stop, lease=Lease(9))
+    for entry, is_begun in ((unbegun, False), (begun, True), (unbegun, True)):
+        record = entry_record(entry)
+        ledger.apply(record.key, record.value)
+        assert ledger.start(T0, None).entry == (begun if is_begun else None)
+        assert ledger.partitions() == ([T0] if is_begun else [])
+        wanted = Preparation("t", 0, "A.t", PartitionState.DIVERGED, reason, 7)
+        assert preparations(ledger) == ({} if is_begun else {T0: wanted})

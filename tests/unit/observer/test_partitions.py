@@ -641,6 +641,16 @@ def test_a_partition_that_is_prepared_has_its_progress_until_a_task_copies_it(en
     assert (view.state, view.unfilled) == (PartitionState.RUNNING, 0)
 
 
+def test_a_partition_that_its_task_has_stopped_before_copying_began_has_its_state(env: Environment) -> None:
+    third = TopicPartition("t", 2)
+    env.ends[third] = 100
+    env.more["preparing"] = {third: Preparation("t", 2, "A.t", PartitionState.DIVERGED, "other records", NOW_MS)}
+    for tasks in ({T0: 0, T1: 1}, {T0: 0, T1: 1, third: 1}):
+        env.more["tasks"] = tasks
+        view = env.refresh().views[2]
+        assert (view.state, view.reason, view.since_ms) == (PartitionState.DIVERGED, "other records", NOW_MS)
+
+
 def test_a_new_topic_has_had_its_records_for_as_long_as_it_is_known(env: Environment) -> None:
     """Without a bound, the seconds at risk of a flow without lag were unknown for minutes after every new topic: a critical alert."""
     late, empty = TopicPartition("u", 0), TopicPartition("v", 0)
