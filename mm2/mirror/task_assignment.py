@@ -114,15 +114,32 @@ def _load(share: Sequence[TopicPartition], weights: Mapping[TopicPartition, floa
     return sum(weights[tp] for tp in share)
 
 
+def reassign_groups(
+    groups: Sequence[Sequence[TopicPartition]],
+    max_tasks: int,
+    current: Sequence[Sequence[TopicPartition]],
+    rates: Mapping[TopicPartition, float],
+) -> Shares:
+    """As `reassign`, with the partitions of each group in the same share."""
+    group_of = {group[0]: group for group in groups}
+    known = {group[0]: sum(rates.get(tp, 0.0) for tp in group) for group in groups if any(tp in rates for tp in group)}
+    shares = reassign(list(group_of), max_tasks, [[tp for tp in share if tp in group_of] for share in current], known)
+    return [[tp for first in share for tp in group_of[first]] for share in shares]
+
+
 class TaskAssignment:
     """The current assignment. Thread-safe."""
 
-    def __init__(self, stored: Callable[[], Shares]) -> None:
-        """``stored`` returns the shares that the tasks have from a previous leader; it is called once.
-
-        None at first.
+    def __init__(
+        self,
+        stored: Callable[[], Shares],
+        target_of: Callable[[TopicPartition], TopicPartition] = lambda partition: partition,
+    ) -> None:
+        """``stored`` returns the shares that the tasks have from a previous leader; it is called once. ``target_of`` is the
+        target partition: what is copied to the same one gets the same task.
         """
         self._stored = stored
+        self._target_of = target_of
         self._lock = threading.Lock()
         self._partitions: tuple[TopicPartition, ...] = ()
         self._max_tasks = 0
@@ -139,8 +156,8 @@ class TaskAssignment:
         with self._lock:
             if self._shares is None or (partitions, max_tasks) != (self._partitions, self._max_tasks):
                 current = self._stored() if self._shares is None else self._shares
-                self._shares = reassign(partitions, max_tasks, current, self._rates)
                 self._partitions, self._max_tasks = partitions, max_tasks
+                self._shares = self._reassigned(current)
             return self._shares
 
     def weigh(self, rates: Mapping[TopicPartition, float]) -> int:
@@ -150,6 +167,12 @@ class TaskAssignment:
             before = self._shares
             if before is None:
                 return 0
-            self._shares = after = reassign(self._partitions, self._max_tasks, before, self._rates)
+            self._shares = after = self._reassigned(before)
             task_of = {tp: index for index, share in enumerate(before) for tp in share}
             return sum(task_of.get(tp) != index for index, share in enumerate(after) for tp in share)
+
+    def _reassigned(self, current: Shares) -> Shares:
+        groups: dict[TopicPartition, list[TopicPartition]] = {}
+        for tp in self._partitions:
+            groups.setdefault(self._target_of(tp), []).append(tp)
+        return reassign_groups(list(groups.values()), self._max_tasks, current, self._rates)

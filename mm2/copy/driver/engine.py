@@ -572,12 +572,17 @@ def _lane_partitions(spec: CopySpec, most: int | None = None) -> list[tuple[Part
 
     A transaction has one producer, so with transactions there is one lane. On one machine (``most`` None) 0 lanes =
     one for every two cores, with at least two partitions each: one lane saturates one and a half brokers, so where
-    brokers run on the same machine, more lanes only compete with them. On a cluster 0 = ``most``.
+    brokers run on the same machine, more lanes only compete with them. On a cluster 0 = ``most``. What is copied to the same
+    target partition is in the same lane.
     """
+    by_target: dict[TopicPartition, list[PartitionSpec]] = {}
+    for part in spec.partitions:
+        by_target.setdefault(part.target, []).append(part)
+    groups = list(by_target.values())
     automatic = (os.cpu_count() or 1) // 2 if most is None else most
-    lanes = spec.lanes or min(automatic, len(spec.partitions) // 2)
-    lanes = 1 if spec.transactions is not None else max(1, min(lanes, len(spec.partitions), most or lanes))
-    return [spec.partitions[index::lanes] for index in range(lanes)]
+    lanes = spec.lanes or min(automatic, len(groups) // 2)
+    lanes = 1 if spec.transactions is not None else max(1, min(lanes, len(groups), most or lanes))
+    return [tuple(part for group in groups[index::lanes] for part in group) for index in range(lanes)]
 
 
 def _is_on(conf: Any, key: str) -> bool:

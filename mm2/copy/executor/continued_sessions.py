@@ -361,7 +361,7 @@ class ContinuedSessions:
         if entry.session is not None and (before := entry.session.start.target - end) > 0:
             lost, position = lost + before, entry.session.start.source
         last = cursor.window.trail.last_source(end)
-        if last is None or cursor.window.foreign:
+        if last is None or cursor.window.foreign or cursor.window.others is not None:
             cursor.fail(PartitionState.LOST_RANGE, truncated(cursor.spec.target, self._spec.target_alias, lost, end))
             return
         self._log.error(

@@ -151,6 +151,9 @@ class Copier:
                 cursor.annotate(f"at least once: {spec.changes.not_repeatable}")
             cursor.suspended = True  # until its start position is known: an early end must not report a position
             self._events.own(cursor)
+        for cursor in self._cursors.values():
+            if (shared := cursor.outbox.shared) is not None:
+                cursor.window.others = shared.acknowledged
         since = time.monotonic()
         while not self._link.stop.is_set():
             try:
@@ -498,6 +501,8 @@ class Copier:
         for outbox in outboxes:
             if not outbox.sent:
                 outbox.queue.clear()
+        for cursor in self._cursors.values():
+            cursor.pass_others()
         if isinstance(self._commits, TransactionCommits):
             await self._commits.end_last(deadline)
         self._commits.commit(ending=True)

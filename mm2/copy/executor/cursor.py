@@ -551,6 +551,13 @@ class Cursor:
         """
         return self.outbox.looked_up and (self.shares(self.window.position) or self.outbox.is_doubtful)
 
+    def pass_others(self) -> None:
+        """Where nothing of a session is in flight, its successor need not read what other copies have put on the target since."""
+        outbox = self.outbox
+        is_at_rest = outbox.looked_up and outbox.idle and outbox.acked == outbox.next == self.window.records
+        if is_at_rest and not (self.is_elsewhere or self.predecessor.remaining) and self.window.pass_others():
+            outbox.end_offset = self.window.target
+
     def quarantine(self, entry: SourceRange, reason: str) -> None:
         """The entry's records will not be on the target; later records take their sequences."""
         outbox = self.outbox

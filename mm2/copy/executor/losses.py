@@ -163,7 +163,8 @@ class Losses:
             records=lost,
             end=end,
         )
-        if source is None or session is None or cursor.window.foreign or _has_others(cursor):
+        is_alone = not cursor.window.foreign and cursor.window.others is None
+        if source is None or session is None or not is_alone or _has_others(cursor):
             cursor.fail(PartitionState.LOST_RANGE, truncated(cursor.spec.target, self._spec.target_alias, lost, end))
             return
         cursor.window.trail.target_cut(end)

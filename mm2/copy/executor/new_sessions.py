@@ -293,10 +293,13 @@ class NewSessions:
                 self._open_one(self._cursors[tp], Mark(waiting.pop(tp), ending.end, 0), ending.successor)
         refused_since: float | None = None
         while waiting and not self._link.stop.is_set():
-            targets = {self._cursors[tp].outbox.partition: tp for tp in waiting}
+            targets: dict[TopicPartition, list[TopicPartition]] = {}
+            for tp in waiting:
+                targets.setdefault(self._cursors[tp].outbox.partition, []).append(tp)
             try:
-                # One new producer for all of them: its sequences must never decrease.
-                identity = await self._call(new_producer, self._target_cluster)
+                # One new producer for all of them: its sequences must never decrease. Copies to the same target partition have one each.
+                most = max(map(len, targets.values()))
+                identities = [await self._call(new_producer, self._target_cluster) for _ in range(most)]
                 refused_since = None
                 ends = await self._call(self._target_admin.list_offsets, dict.fromkeys(targets, LATEST))
             except KafkaFailure as error:
@@ -310,8 +313,10 @@ class NewSessions:
                         return
                 await self._link.pause(_RETRY_S)
                 continue
-            for target, end in ends.items():
-                tp = targets[target]
+            answers = [
+                (*one, end) for target, end in ends.items() for one in zip(targets[target], identities, strict=False)
+            ]
+            for tp, identity, end in answers:
                 cursor = self._cursors[tp]
                 if isinstance(end, OffsetInfo):
                     self._open_one(cursor, Mark(waiting.pop(tp), end.offset, 0), identity)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
 
+from mm2.copy.executor.target_ranges import AcknowledgedRanges
 from mm2.copy.executor.window import SourceRange
 from mm2.copy.session import EndedSession, sequence_of
 from mm2.kafka.errors import KafkaFailure
@@ -151,6 +152,7 @@ class Outbox:
     stopped: bool = False  # permanently in this micro-batch
     end_offset: int = -1  # target offset after the last acknowledged record, or marker behind it
     is_preserved: bool = False  # all before ``end_offset`` was acknowledged to this session or its predecessors
+    shared: SharedPartition | None = None  # other source partitions are copied to this target partition, too
     _last_error: KafkaFailure | None = None
 
     @property
@@ -264,6 +266,8 @@ class Outbox:
         if outgoing.at >= 0:
             self.acked = max(self.acked, outgoing.end)
         self.end_offset = base_offset + outgoing.count if base_offset >= 0 else -1
+        if self.shared is not None and base_offset >= 0:
+            self.shared.acknowledged.add(base_offset, self.end_offset)
         outgoing.acked(base_offset)
 
     def stamp(self, outgoing: OutgoingBatch) -> None:
@@ -292,6 +296,70 @@ class Outbox:
     def _write(self, outgoing: OutgoingBatch, identity: ProducerIdentity) -> None:
         producer = (identity.producer_id, identity.producer_epoch, sequence_of(outgoing.at))
         patch(outgoing.data, outgoing.header, producer, transactional=self.transactional)
+
+
+@dataclass(slots=True, eq=False)
+class SharedPartition:
+    """A target partition to which several source partitions are copied, each by an outbox of its own.
+
+    Each copy session has its own producer, so the outboxes send independently of each other. A transaction has one producer, whose
+    sequences they share: there one outbox sends at a time, the ``holder``. It passes the turn on after `MAX_IN_FLIGHT`
+    batches if others are ``waiting``, and when nothing of it is in flight or in doubt.
+    """
+
+    outboxes: list[Outbox] = field(default_factory=list)
+    acknowledged: AcknowledgedRanges = field(default_factory=AcknowledgedRanges)
+    holder: Outbox | None = None
+    waiting: deque[Outbox] = field(default_factory=deque)
+    _left: int = 0  # number of batches that the holder may send before it has to pass the turn on
+
+    @property
+    def records(self) -> int:
+        """The number of records of the transactions' producer that were acknowledged, which all outboxes count."""
+        return max(outbox.acked for outbox in self.outboxes)
+
+    def begin(self) -> None:
+        """The producer or its count changes: the turn is nobody's, and nothing is in flight."""
+        self.holder = None
+        self.waiting.clear()
+
+    def wait(self, outbox: Outbox) -> None:
+        """The outbox has something to send."""
+        if outbox is not self.holder and outbox not in self.waiting:
+            self.waiting.append(outbox)
+
+    def may_send(self, outbox: Outbox) -> bool:
+        """Whether it is the outbox's turn."""
+        has_turn = self._left > 0 or not self.waiting or outbox.queue[0].at >= 0
+        return not outbox.transactional or (self.holder is outbox and has_turn)
+
+    def sent(self) -> None:
+        """The holder has sent a batch for the first time."""
+        self._left -= 1
+
+    def pass_on(self) -> Outbox | None:
+        """Give the turn to the next outbox that waits, if the holder can do without; returns that outbox."""
+        holder = self.holder
+        if not self.waiting or (holder is not None and not self._is_over(holder)):
+            return None
+        following = self.waiting.popleft()
+        records = self.records
+        if holder is not None:
+            # Batches that the target has rejected with certainty get other sequences.
+            holder.next = holder.acked
+            for outgoing in holder.queue:
+                outgoing.at = -1
+            following.known = following.known or holder.known
+        self.holder, self._left = following, MAX_IN_FLIGHT
+        following.next = following.acked = following.doubtful_to = records
+        return following
+
+    def _is_over(self, holder: Outbox) -> bool:
+        if holder.sent or holder.is_doubtful:
+            return False
+        if not holder.queue or holder.stopped or holder.state in {OutboxState.REFUSED, OutboxState.QUARANTINING}:
+            return True
+        return holder.queue[0].at < 0 and (holder.is_blocked or self._left <= 0)
 
 
 def subject_of(outbox: Outbox, cluster: str) -> str:

@@ -19,7 +19,6 @@ from mm2.kafka.backoff import Backoff
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
-from mm2.kafka.structs import TopicPartition
 from mm2.kafka.wire.produce import Produced
 
 _REFUSED_RETRY_S: Final = 5.0
@@ -123,14 +122,14 @@ class ProduceOutcomes:
 
     def unanswered(self, outgoing_batches: Iterable[tuple[Outbox, OutgoingBatch]]) -> None:
         """The connection was closed before the responses to these batches."""
-        touched: dict[TopicPartition, Outbox] = {}
+        touched: dict[Outbox, None] = {}  # in order
         for outbox, outgoing in outgoing_batches:
             outgoing.under_way = False
             outgoing.failure = 0
             outbox.doubt(outgoing)
             outbox.state = OutboxState.DRAINING
-            touched[outbox.partition] = outbox
-        for outbox in touched.values():
+            touched[outbox] = None
+        for outbox in touched:
             self._settle(outbox)
 
     def _failed(self, outbox: Outbox, outgoing: OutgoingBatch, failure: BrokerFailure) -> None:

@@ -64,8 +64,8 @@ class ProgressLookUps:
         self._look_up = look_up
         self._topic_ids = topic_ids
         self._refresh = refresh
-        self._waiting: dict[TopicPartition, Outbox] = {}
-        self._refused_since: dict[TopicPartition, float] = {}
+        self._waiting: dict[Outbox, None] = {}  # in order
+        self._refused_since: dict[Outbox, float] = {}
         self._is_running = False
         self._closed = False
         self._log = structlog.get_logger(__name__).bind(cluster=cluster)
@@ -77,7 +77,7 @@ class ProgressLookUps:
     def add(self, outbox: Outbox) -> None:
         """Send nothing before the progress of this outbox is known."""
         outbox.paused = True
-        self._waiting[outbox.partition] = outbox
+        self._waiting[outbox] = None
         if not self._is_running:
             self._is_running = True
             self._loop.create_task(self._look_up_all())
@@ -89,12 +89,16 @@ class ProgressLookUps:
         look_up = self._look_up
         try:
             while self._waiting and look_up is not None and not self._closed:
-                asked = dict(self._waiting)
+                # One outbox of each target partition at a time: several may share one.
+                asked = {outbox.partition: outbox for outbox in reversed(self._waiting)}
                 answers = await look_up(self._questions(asked))
                 for tp, answer in answers.items():
                     self._apply(asked[tp], answer)
-                if self._waiting:
-                    if any(outbox.address is None for outbox in self._waiting.values()):
+                again = [outbox for outbox in asked.values() if outbox in self._waiting]
+                for outbox in again:
+                    self._waiting[outbox] = self._waiting.pop(outbox)  # behind those that were not asked
+                if again:
+                    if any(outbox.address is None for outbox in again):
                         self._refresh(0.0)
                     await asyncio.sleep(_RETRY_S)
         finally:
@@ -117,25 +121,24 @@ class ProgressLookUps:
         }
 
     def _apply(self, outbox: Outbox, answer: TargetProgress | KafkaFailure) -> None:
-        tp = outbox.partition
         if isinstance(answer, TargetProgress):
-            del self._waiting[tp]
-            self._refused_since.pop(tp, None)
+            del self._waiting[outbox]
+            self._refused_since.pop(outbox, None)
             self._align(outbox, answer)
         elif isinstance(answer, InconsistentTarget):
-            del self._waiting[tp]
+            del self._waiting[outbox]
             if outbox.on_inconsistent is not None:
                 outbox.on_inconsistent(str(answer))
             else:
                 self._owner.lose(outbox, answer)
-        elif answer.is_final and self._is_refused_for_long(tp):
+        elif answer.is_final and self._is_refused_for_long(outbox):
             # Rely on the broker's producer state.
-            del self._waiting[tp]
+            del self._waiting[outbox]
             # Or the next batch would be looked up, too, and none would be sent.
             outbox.is_unverified = outbox.is_cut_off = False
             outbox.verified_epoch = None
             note = f"at least once: an unanswered batch cannot be looked up on the target: {answer}"
-            self._log.warning(note, partition=str(tp))
+            self._log.warning(note, partition=str(outbox.partition))
             if outbox.on_uncertain is not None:
                 outbox.on_uncertain(note)
             self._owner.retry(outbox, outbox.look_up_cause)
@@ -144,11 +147,11 @@ class ProgressLookUps:
             if isinstance(answer, BrokerFailure) and answer.stale_metadata:
                 self._refresh(0.0)
 
-    def _is_refused_for_long(self, tp: TopicPartition) -> bool:
-        since = self._refused_since.setdefault(tp, time.monotonic())
+    def _is_refused_for_long(self, outbox: Outbox) -> bool:
+        since = self._refused_since.setdefault(outbox, time.monotonic())
         if time.monotonic() - since < LOOK_UP_REFUSED_S:
             return False
-        del self._refused_since[tp]
+        del self._refused_since[outbox]
         return True
 
     def _align(self, outbox: Outbox, progress: TargetProgress) -> None:

@@ -1,9 +1,11 @@
-"""The writing side: outboxes of batches, one per target partition, sent in pipelined Produce requests.
+"""The writing side: outboxes of batches, one per source partition, sent in pipelined Produce requests.
 
 Rules:
 
-* One batch per partition and request, at most five requests in flight per connection. So at most five batches per partition are in
-  flight, which is the number that a broker remembers of an idempotent producer.
+* One batch per target partition and request, at most five requests in flight per connection. So at most five batches per partition are
+  in flight, which is the number that a broker remembers of an idempotent producer.
+* Several source partitions may be copied to one target partition (`SharedPartition`). Each has its own outbox and producer. In a
+  transaction they have the same producer, and send in turns.
 * The sequence of a batch is fixed when it is first sent and never changes. So the broker appends it once, whichever process resends it
   after whatever failure. A batch whose outcome is unknown is neither split nor merged.
 * After a failure of one batch of a partition, nothing new is sent for it until all requests in flight are answered. Then unacknowledged
@@ -40,7 +42,7 @@ from mm2.copy.executor.brokers import (
     WritingBrokers,
     WritingLink,
 )
-from mm2.copy.executor.outbox import MAX_IN_FLIGHT, Outbox, OutboxState, OutgoingBatch, subject_of
+from mm2.copy.executor.outbox import MAX_IN_FLIGHT, Outbox, OutboxState, OutgoingBatch, SharedPartition, subject_of
 from mm2.copy.executor.produce_outcomes import ProduceOutcomes
 from mm2.copy.executor.progress_look_ups import ProgressLookUp
 from mm2.copy.executor.topic_ids import TargetTopicIds
@@ -112,9 +114,10 @@ class Sink(WritingBrokers[_TargetBroker]):
         self._not_offered: list[Outbox] = []  # rejected outboxes that became due while new batches were held back
         self.on_enroll: Callable[[Outbox], None] | None = None  # adds an outbox to the transaction
         self._max_version = produce.MAX_VERSION
-        self._outboxes: dict[TopicPartition, Outbox] = {}
+        self._outboxes: list[Outbox] = []
+        self._first_of: dict[TopicPartition, Outbox] = {}  # the first outbox of each target partition
         #: With the error of the topic in the last look-up.
-        self._leaderless: dict[TopicPartition, KafkaFailure | None] = {}
+        self._leaderless: dict[Outbox, KafkaFailure | None] = {}
         self._watch()
 
     def close(self) -> None:
@@ -137,7 +140,12 @@ class Sink(WritingBrokers[_TargetBroker]):
         identity = ProducerIdentity(-1, -1) if idempotent else None
         outbox = Outbox(partition, identity, transactional, on_refused, slot=len(self._outboxes))
         outbox.waits_for_commit = transactional and waits_for_commit
-        self._outboxes[partition] = outbox
+        self._outboxes.append(outbox)
+        first = self._first_of.setdefault(partition, outbox)
+        if first is not outbox:
+            first.shared = outbox.shared = first.shared or SharedPartition([first])
+            outbox.shared.outboxes.append(outbox)
+            outbox.slot = first.slot  # the same connection, so its responses have the order of the log
         return outbox
 
     def producer_expires_after(self, expiration_ms: int) -> None:
@@ -162,7 +170,7 @@ class Sink(WritingBrokers[_TargetBroker]):
             offers, self._not_offered = self._not_offered, []
             for outbox in offers:
                 outbox.state = OutboxState.OPEN
-            for outbox in self._outboxes.values():
+            for outbox in self._outboxes:
                 self.wake(outbox)
 
     async def find_leaders(self, topics: Iterable[str]) -> None:
@@ -171,7 +179,7 @@ class Sink(WritingBrokers[_TargetBroker]):
 
     def connect(self) -> None:
         """Open the connections that the outboxes need, before the first batch."""
-        for address in {outbox.address for outbox in self._outboxes.values() if outbox.address is not None}:
+        for address in {outbox.address for outbox in self._outboxes if outbox.address is not None}:
             broker = self._broker_at(address)
             if broker.channel is None:
                 self._open(broker)
@@ -193,11 +201,17 @@ class Sink(WritingBrokers[_TargetBroker]):
 
     def wake(self, outbox: Outbox) -> None:
         """Schedule the outbox if it may send."""
+        if outbox.shared is not None and outbox.transactional:
+            self._pass_turn(outbox.shared)
         if outbox.ready or outbox.is_blocked or not outbox.queue:
             return
         if outbox.needs_producer_id or (outbox.sent and not outbox.has_room(self._remembered_ms())):
             return
         if self._is_held_back(outbox):
+            return
+        if outbox.shared is not None and not outbox.shared.may_send(outbox):
+            outbox.shared.wait(outbox)
+            self._pass_turn(outbox.shared)  # which schedules it, or another one
             return
         if not outbox.enrolled:
             if self.on_enroll is not None:
@@ -210,6 +224,10 @@ class Sink(WritingBrokers[_TargetBroker]):
         broker = self._broker_at(outbox.address)
         broker.ready.append(outbox)
         self._schedule(broker)
+
+    def _pass_turn(self, shared: SharedPartition) -> None:
+        if (following := shared.pass_on()) is not None:
+            self.wake(following)
 
     def end_pause(self, outbox: Outbox) -> None:
         """End a pause."""
@@ -228,7 +246,7 @@ class Sink(WritingBrokers[_TargetBroker]):
 
     def find_leader(self, outbox: Outbox) -> None:
         """Look up the leader of an outbox that has none; it is woken then."""
-        self._leaderless.setdefault(outbox.partition)
+        self._leaderless.setdefault(outbox)
         self._refresh(0.0)
 
     def look_up(self, outbox: Outbox) -> None:
@@ -313,6 +331,9 @@ class Sink(WritingBrokers[_TargetBroker]):
             if is_elsewhere or outbox.is_blocked or not outbox.queue or self._is_held_back(outbox):
                 self.wake(outbox)
                 continue
+            if outbox.shared is not None and not outbox.shared.may_send(outbox):
+                self.wake(outbox)
+                continue
             if outbox.sent and not outbox.has_room(remembered_ms):
                 continue  # the leader has changed since it was scheduled; a response wakes it
             if broker.under_way and outbox.may_be_processed_late(remembered_ms):
@@ -322,6 +343,12 @@ class Sink(WritingBrokers[_TargetBroker]):
             if chosen and chosen[0][0].transactional is not outbox.transactional:
                 put_off.append(outbox)  # a request is either transactional or not
                 continue
+            if outbox.shared is not None:
+                if any(other.partition == outbox.partition for other, _ in chosen):
+                    put_off.append(outbox)
+                    continue
+                if outbox.queue[0].at < 0:
+                    outbox.shared.sent()
             outbox.merge_waiting()
             outgoing = outbox.send_next()
             chosen.append((outbox, outgoing))
@@ -367,7 +394,7 @@ class Sink(WritingBrokers[_TargetBroker]):
         broker.throttled_until_s = 0.0
         unanswered = list(broker.under_way)
         broker.under_way.clear()
-        for outbox in self._outboxes.values():
+        for outbox in self._outboxes:
             if outbox.address == broker.address:
                 outbox.known = False  # the broker may have lost its producer state
                 # It may have lost the end of its log, too. Others may fill that before the next batch, which would not show it.
@@ -386,9 +413,9 @@ class Sink(WritingBrokers[_TargetBroker]):
             self._open(broker)
 
     async def _find_leaders_now(self) -> float | None:
-        topics = {tp.topic for tp in self._leaderless} or {tp.topic for tp in self._outboxes}
+        topics = {outbox.partition.topic for outbox in (self._leaderless or self._outboxes)}
         await self._find_leaders(topics, fresh=True)
-        if all(outbox.idle for outbox in self._outboxes.values()):
+        if all(outbox.idle for outbox in self._outboxes):
             self.failure = None  # nothing is blocked, and no response to a batch will end it
         return 0.25 if self._leaderless or self._topics.waiting else None
 
@@ -400,7 +427,7 @@ class Sink(WritingBrokers[_TargetBroker]):
         accepted = await self._accepted(metadata)
         for name in accepted:
             self._identified(name, metadata.topics[name].topic_id)
-        for outbox in self._outboxes.values():
+        for outbox in self._outboxes:
             info = metadata.topics.get(outbox.partition.topic)
             if info is not None and outbox.partition.topic not in accepted:
                 # Stale or unconfirmed: keep the leader.
@@ -412,7 +439,7 @@ class Sink(WritingBrokers[_TargetBroker]):
                     self._move(outbox, None)
                     outbox.last_error = error
                     if not outbox.stopped:
-                        self._leaderless[outbox.partition] = error
+                        self._leaderless[outbox] = error
                 continue
             partition = info.partitions.get(outbox.partition.partition)
             leader = partition.leader if partition is not None and partition.leader >= 0 else None
@@ -420,8 +447,8 @@ class Sink(WritingBrokers[_TargetBroker]):
             if leader is None and not outbox.idle:
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if partition is None else ErrorCode.LEADER_NOT_AVAILABLE
                 outbox.last_error = BrokerFailure.of(code, subject=subject_of(outbox, self._cluster.name))
-            elif leader is not None and outbox.partition in self._leaderless:
-                reported = self._leaderless.pop(outbox.partition)
+            elif leader is not None and outbox in self._leaderless:
+                reported = self._leaderless.pop(outbox)
                 if reported is not None and outbox.last_error is reported and outbox.idle:
                     outbox.last_error = None  # no acknowledgement will end it
                 self.wake(outbox)
@@ -456,11 +483,11 @@ class Sink(WritingBrokers[_TargetBroker]):
         """A recreated topic gets no further records: acknowledged records are not in it."""
         if self.topic_ids.see(name, topic_id):
             return
-        for outbox in self._outboxes.values():
+        for outbox in self._outboxes:
             if outbox.partition.topic == name and outbox.on_recreated is not None:
                 outbox.paused = True
                 outbox.on_recreated()
-        if not any(o.on_recreated is not None for o in self._outboxes.values() if o.partition.topic == name):
+        if not any(o.on_recreated is not None for o in self._outboxes if o.partition.topic == name):
             self.topic_ids.replace(name, topic_id)
 
     def _move(self, outbox: Outbox, leader: int | None, leader_epoch: int = -1) -> None:
@@ -481,6 +508,9 @@ class Sink(WritingBrokers[_TargetBroker]):
             return
         self._refresh_old()
         now = time.monotonic()
+        for first in self._first_of.values():
+            if first.shared is not None and first.transactional:
+                self._pass_turn(first.shared)  # its batch was rejected, which wakes no other
         for broker in list(self._brokers.values()):  # a closed connection may add the partition's new leader
             if broker.ready:
                 # Held back while the lease seemed to have expired. A process that was suspended may not have read its renewal

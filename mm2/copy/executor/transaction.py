@@ -56,7 +56,7 @@ class TaskTransactions:
         self._open_since_s: float | None = None  # when `is_overdue` has first found it open
         self._cost_s = 0.002
         self._on_failure = on_failure
-        self._counted: dict[TopicPartition, int] = {}  # records of each outbox when the transaction began
+        self._counted: dict[Outbox, int] = {}  # records of each outbox when the transaction began
         self._is_ending = self._is_over = False
         self.marked: set[TopicPartition] = set()  # the partitions that the last transaction has put a marker into
         self._enrolling: set[TopicPartition] = set()
@@ -169,8 +169,9 @@ class TaskTransactions:
             self._identity = await self._end()
         self._ended_s, self._open_since_s = time.monotonic(), None
         self._cost_s = min(self._ended_s - began, CATCHING_UP_S / _ROUND_TRIPS)
-        for outbox in self._all():
-            self._begin_outbox(outbox, 0 if self._identity != before else outbox.acked)
+        counts = {outbox: outbox.acked if outbox.shared is None else outbox.shared.records for outbox in self._all()}
+        for outbox, count in counts.items():
+            self._begin_outbox(outbox, 0 if self._identity != before else count)
         self._sink.hold(new=False)
         return True
 
@@ -195,7 +196,7 @@ class TaskTransactions:
 
     def _sent(self) -> bool:
         """Whether anything was sent in this transaction."""
-        return any(outbox.next > self._counted.get(outbox.partition, 0) for outbox in self._all())
+        return any(outbox.next > self._counted.get(outbox, 0) for outbox in self._all())
 
     def _is_open(self) -> bool:
         """Whether the coordinator has a transaction open."""
@@ -204,13 +205,13 @@ class TaskTransactions:
     def _is_part(self, outbox: Outbox) -> bool:
         """Whether the transaction includes a partition, also one of which all batches were rejected."""
         is_added = outbox.enrolled and not self._client.implicit_partitions
-        return is_added or outbox.next > self._counted.get(outbox.partition, 0)
+        return is_added or outbox.next > self._counted.get(outbox, 0)
 
     async def _end(self) -> ProducerIdentity:
         try:
             following: ProducerIdentity = await self._call(self._client.end, self._identity, True)
         except BrokerFailure as error:
-            is_empty = not any(outbox.acked > self._counted.get(outbox.partition, 0) for outbox in self._all())
+            is_empty = not any(outbox.acked > self._counted.get(outbox, 0) for outbox in self._all())
             if error.code == ErrorCode.INVALID_TXN_STATE and is_empty:
                 return self._identity  # all batches were rejected
             raise
@@ -231,10 +232,12 @@ class TaskTransactions:
     def _begin_outbox(self, outbox: Outbox, count: int) -> None:
         # The leader remembers a producer of which it has just appended a marker. Another one accepts any sequence from it, and
         # would append a batch behind a rejected one.
-        was_acknowledged = outbox.acked > self._counted.get(outbox.partition, 0)
+        was_acknowledged = outbox.acked > self._counted.get(outbox, 0)
+        if outbox.shared is not None:
+            outbox.shared.begin()
         outbox.begin(self._identity, count, known=outbox.known and was_acknowledged)
         outbox.failures = 0
-        self._counted[outbox.partition] = count
+        self._counted[outbox] = count
         # Before KIP-890 a partition is added before its first record; otherwise it gets no marker.
         outbox.enrolled = self._client.implicit_partitions
 
@@ -244,16 +247,15 @@ class TaskTransactions:
             self._enroller = asyncio.get_running_loop().create_task(self._enroll_all())
 
     async def _enroll_all(self) -> None:
-        outboxes = {outbox.partition: outbox for outbox in (*self._data, *self._offsets.values())}
         try:
             while self._enrolling:
                 await asyncio.sleep(0)  # collect all requests of this iteration of the loop
                 partitions, self._enrolling = self._enrolling, set()
                 await self._call(self._client.add_partitions, self._identity, sorted(partitions))
-                for partition in partitions:
-                    outbox = outboxes.get(partition) or self._offsets[partition.partition]
-                    outbox.enrolled = True
-                    self._sink.wake(outbox)
+                for outbox in self._all():
+                    if outbox.partition in partitions:
+                        outbox.enrolled = True
+                        self._sink.wake(outbox)
         except KafkaFailure as error:
             self._on_failure(error)
         finally:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from mm2.copy.executor.changes import DroppedRange, dropped_in
+from mm2.copy.executor.target_ranges import AcknowledgedRanges
 from mm2.copy.segments import Trail
 from mm2.copy.session import Mark
 from mm2.kafka.structs import TopicPartition
@@ -98,6 +99,9 @@ class Window:
     is_preserved: bool = False
     markers: int | None = 0  # own transaction markers after ``target``; None: unknown
     foreign: int = 0  # records of other producers on the target
+    others: AcknowledgedRanges | None = (
+        None  # of all source partitions that are copied to this target partition, if several are
+    )
     copied: int = 0
     bytes: int = 0
     _searching_to: int = -1  # target offset up to which a gap is being searched for records of the session
@@ -191,6 +195,17 @@ class Window:
         self.on_passed = offset, then
         self._advance()
 
+    def pass_others(self) -> bool:
+        """Nothing is read behind the position or in flight: move the target offset past what was acknowledged to the copies of other
+        source partitions. A successor then searches the target for records of the session from there only.
+        """
+        end = self.target if self.others is None else self.others.explained_to(self.target)
+        if self.entries or self.target < 0 or end == self.target:
+            return False
+        self.target = end
+        self.trail.settle()  # its newest segment no longer reaches to the mark
+        return True
+
     def drop_done(self) -> None:
         """All entries without records are done."""
         for entry in [entry for entry in self.entries if not entry.count and not entry.done]:
@@ -235,12 +250,15 @@ class Window:
             then()
 
     def _unexplained(self, entry: SourceRange) -> int:
-        """Number of target offsets between the last record and those of this entry, without own transaction markers;
-        below zero when the target assigned an earlier offset.
+        """Number of target offsets between the last record and those of this entry, without own transaction markers and without
+        those that were acknowledged to the copies of other source partitions; below zero when the target assigned an earlier
+        offset.
         """
         if not entry.count or entry.target_base < 0 or self.target < 0:
             return 0
         between = entry.target_base - self.target
+        if self.others is not None and between > 0:
+            between -= self.others.count(self.target, entry.target_base)
         # If the number of markers is unknown, the gap may consist of markers and aborted records.
         return min(0, between) if self.markers is None else between - self.markers
 
@@ -274,7 +292,9 @@ class Window:
         if self.is_preserved:
             base = entry.target_base = entry.next_offset - entry.count  # also where a look-up has found it
         if base >= 0:
-            self._report(base, unexplained)
+            # Several copies write there, also those of earlier micro-batches, so other producers cannot be told from them.
+            if self.others is None or unexplained < 0:
+                self._report(base, unexplained)
             self.markers = 0
             self.target = base + entry.count
         else:
