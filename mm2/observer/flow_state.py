@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
+from mm2.copy.causes import shortened
 from mm2.copy.states import HEALTHY, PartitionState
 from mm2.observer.views import FlowState, LossView, Risk
 from mm2.reasons import PauseCode
 
 #: States of a partition that are not an error: it makes progress, or a user has paused or throttled it.
-_ON_ITS_WAY: Final = HEALTHY | {PartitionState.THROTTLED, PartitionState.PAUSED}
+ON_ITS_WAY: Final = HEALTHY | {PartitionState.THROTTLED, PartitionState.PAUSED}
 _BEHIND: Final = (PartitionState.CATCHING_UP, PartitionState.THROTTLED, PartitionState.PREPARING)
 _PAUSED_BY: Final = {
     PauseCode.USER: "by a user (mm2 resume)",
@@ -89,7 +90,7 @@ def state_of(inputs: FlowInputs) -> FlowState:
         inputs.failed
         or inputs.troubles
         or any(inputs.differences.values())
-        or any(states[state] for state in states if state not in _ON_ITS_WAY)
+        or any(states[state] for state in states if state not in ON_ITS_WAY)
     ):
         return FlowState.DEGRADED
     if inputs.nothing_selected:
@@ -202,4 +203,4 @@ def duration(seconds: float) -> str:
 
 
 def _unended(sentence: str) -> str:
-    return sentence.rstrip().removesuffix(".")
+    return shortened(sentence.rstrip().removesuffix("."))
