@@ -9,6 +9,7 @@ import re
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -44,14 +45,19 @@ from mm2.cli.tables import (
 )
 from mm2.cli.terminal import visible, with_controls
 from mm2.cli.verbs import examples, seconds
+from mm2.copy.causes import Cause, StoppedPartition, alike, cause_of, sentences_of, shortened
 from mm2.copy.states import HEALTHY, PartitionState
 from mm2.evidence import LOOKED_AT, READ, Evidence
+from mm2.kafka.structs import TopicPartition
 from mm2.observer.observer import observe_once
 from mm2.observer.topics import SEVERITY, TopicView, topic_views
 from mm2.observer.traces import reason_of
 from mm2.observer.views import EvidenceView, FlowState, FlowView, PartitionView, Snapshot
+from mm2.ui.meanings import MEANINGS
 
 _WATCH_S: Final = 2.0
+#: More partitions with the same cause, or more failed tasks of a connector, are one line.
+_ONE_BY_ONE: Final = 3
 _FINE: Final = frozenset({FlowState.RUNNING, FlowState.CATCHING_UP})
 
 _OF_PROCESS: Final = {
@@ -253,13 +259,13 @@ def _flow_blocks(flows: Sequence[FlowView], *, partitions: bool, by_topic: bool,
             else:
                 write_partitions(out, flow.partitions, wide=wide)
             yield _Block(out.getvalue(), is_table=True)
-        messages = _messages(flow)
+        messages = _messages(flow, wide=wide)
         shown = messages[:COLLAPSED_ABOVE] if is_collapsed else messages
         out = io.StringIO()
         out.writelines(shown)
         if len(shown) < len(messages):
             out.write(
-                f"{flow.name}  {number(len(messages) - len(shown))} more partitions with a reason or a note: --topic\n"
+                f"{flow.name}  {number(len(messages) - len(shown))} more reasons or notes: --topic or --output wide\n"
             )
         _write_errors(out, flow)
         if out.tell():
@@ -286,16 +292,33 @@ def _after_empty_line() -> io.StringIO:
     return out
 
 
-def _messages(flow: FlowView) -> list[str]:
-    """One line for each partition that is not healthy or has a note."""
+def _messages(flow: FlowView, *, wide: bool) -> list[str]:
+    """One line for each partition that is not healthy or has a note; one for several with the same cause, unless ``wide``."""
+    rows = [
+        StoppedPartition(TopicPartition(one.topic, one.partition), one.state, one.reason, one.since_ms)
+        if one.state not in HEALTHY
+        else StoppedPartition(TopicPartition(one.topic, one.partition), "", one.note)
+        for one in flow.partitions
+        if one.state not in HEALTHY or one.note
+    ]
     lines = []
-    for one in flow.partitions:
-        if one.state not in HEALTHY:
-            since = f" since {_time(one.since_ms)}" if one.since_ms is not None else ""
-            lines.append(f"{flow.name}  {one.topic}-{one.partition}  {one.state}{since}: {one.reason}\n")
-        elif one.note:
-            lines.append(f"{flow.name}  {one.topic}-{one.partition}  {one.note}\n")
+    for group in [rows] if wide else alike(rows):
+        if wide or len(group) <= _ONE_BY_ONE:
+            lines += [_message(flow.name, str(one.source), cause_of([one])) for one in group]
+        else:
+            cause = cause_of(group)
+            lines.append(_message(flow.name, f"{number(len(group))} partitions", cause))
+            if cause.state in MEANINGS:
+                lines.append(
+                    f"{flow.name}  what to do: {MEANINGS[PartitionState(cause.state)].do} Each of them: --output wide\n"
+                )
     return lines
+
+
+def _message(flow: str, what: str, cause: Cause) -> str:
+    since = f" since {_time(cause.since_ms)}" if cause.since_ms is not None else ""
+    state = f"{cause.state}{since}: " if cause.state else ""
+    return f"{flow}  {what}  {state}{shortened(cause.reason)}\n"
 
 
 def _flow_row(flow: FlowView) -> tuple[str, ...]:
@@ -376,16 +399,24 @@ def _urgency(topic: TopicView) -> tuple[float, ...] | None:
 
 def _write_errors(out: TextIO, flow: FlowView) -> None:
     for connector in flow.connectors:
-        for name, state, trace in (
-            (connector.name, connector.state, connector.trace),
-            *((f"{connector.name}-{task.id}", task.state, task.trace) for task in connector.tasks),
-        ):
-            if state != "RUNNING":
-                why = reason_of(trace)
-                out.write(f"{flow.name}  {name}  {state}{': ' if why else ''}{why}\n")
+        if connector.state != "RUNNING":
+            out.write(_failure(flow, connector.name, connector.state, reason_of(connector.trace)))
+        tasks = [task for task in connector.tasks if task.state != "RUNNING"]
+        out.writelines(
+            _failure(flow, f"{connector.name}-{task.id}", task.state, reason_of(task.trace))
+            for task in tasks[:_ONE_BY_ONE]
+        )
+        if more := Counter(task.state for task in tasks[_ONE_BY_ONE:]):
+            shown = ", ".join(f"{number(count)} {state}" for state, count in more.items())
+            out.write(f"{flow.name}  {connector.name}  more tasks: {shown}\n")
+    above = sentences_of(list(flow.causes))  # printed with the partitions
     for error in (*flow.troubles, flow.source_error, flow.target_error):
-        if error:
-            out.write(f"{flow.name}  {error}\n")
+        if error and error not in above:
+            out.write(f"{flow.name}  {shortened(error)}\n")
+
+
+def _failure(flow: FlowView, name: str, state: str, why: str) -> str:
+    return f"{flow.name}  {name}  {state}{': ' if why else ''}{shortened(why)}\n"
 
 
 def _seconds(seconds: float | None) -> str:

@@ -12,6 +12,7 @@ from mm2.cli.output import is_wide, write_document
 from mm2.cli.status import add_timeout, look, write_partitions
 from mm2.cli.tables import at_least, number, table
 from mm2.cli.verbs import examples
+from mm2.copy.causes import shortened
 from mm2.copy.states import HEALTHY
 from mm2.evidence import CONFIGS_EQUAL, NO_TOPICS, READ
 from mm2.kafka.errors import KafkaFailure
@@ -165,7 +166,7 @@ def _write_reasons(out: TextIO, partitions: Sequence[PartitionView]) -> None:
     for one in partitions:
         text = one.reason if one.state not in HEALTHY else one.note
         if text:
-            out.write(f"{one.topic}-{one.partition}  {one.state}: {text}\n")
+            out.write(f"{one.topic}-{one.partition}  {one.state}: {shortened(text)}\n")
 
 
 def write_differences(

@@ -74,6 +74,7 @@ _BETWEEN_TRIES_S: Final = 0.5
 _TARGET_AGAIN_S: Final = 5.0
 _TARGET_CHECK_S: Final = 1.0
 _WATCH_S: Final = 0.5
+_DIFFERENCES_SHOWN: Final = 10
 _LOOK_FOR_FAILURES_S: Final = 5.0
 _ENGINE_SHARE_S: Final = 3.0
 _REST_SHARE_S: Final = 2.0
@@ -191,6 +192,7 @@ class MirrorMaker:
             if time.monotonic() >= next_look_s:
                 next_look_s = time.monotonic() + _LOOK_FOR_FAILURES_S
                 for flow in self.flows:
+                    flow.configurer.report_difference(flow.herder)
                     for name in flow.restarts.due(flow.herder.status(), time.monotonic()):
                         log.info("Failed connectors and tasks are restarted.", flow=str(flow.pair), connector=name)
                         flow.herder.restart_connector_and_tasks(
@@ -488,6 +490,34 @@ class Configurer:
         self._pair = pair
         #: By connector name; replaced as a whole when the file changes.
         self.wanted = wanted
+        self._seen = self._reported = ""  # the difference of the last check, and the one that was logged
+
+    def report_difference(self, herder: DistributedHerder) -> None:
+        """Log once that this process, which does not lead the flow, has a file with another configuration than the stored one.
+
+        Only a difference of two checks: when the file is changed on all machines, the leader may be the last one to read it.
+        """
+        lines: list[str] = []
+        if not herder.is_leader and herder.is_ready:
+            configs = herder.configs()
+            for name, wanted in self.wanted.items():
+                stored = configs.connector_config(name)
+                if stored is not None and stored != wanted:
+                    old = {key: value for key, value in stored.items() if value is not None}
+                    lines += [f"{name}: {line}" for line in difference(old, wanted, ())]
+        found = "; ".join(lines[:_DIFFERENCES_SHOWN])
+        if found and found == self._seen and found != self._reported:
+            log.warning(
+                "The file of this process differs from the stored configuration of the flow, which its leader or a REST request has "
+                "written. The stored one applies until this process leads the flow.",
+                flow=str(self._pair),
+                differences=found,
+                count=len(lines),
+            )
+            self._reported = found
+        elif not found:
+            self._reported = ""
+        self._seen = found
 
     def __call__(self, herder: DistributedHerder) -> None:
         self.bring_up(herder, self.wanted)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from mm2.config.mirrormaker import SourceAndTarget
 from mm2.connect.herder.distributed import DistributedHerder
+from mm2.copy.causes import Cause, StoppedPartition, causes_of, sentences_of, shortened
 from mm2.copy.driver.engine import CopyEngine
 from mm2.copy.driver.status import FlowStatus
 from mm2.copy.ledger import Ledger, Verified
@@ -25,12 +26,12 @@ from mm2.mirror.promotions import promoted
 from mm2.mirror.source_answers import SourceAnswers, source_answers
 from mm2.mirror.topic_limits import over_limit_message
 from mm2.observer.certificates import Certificates, client_certificates
-from mm2.observer.flow_state import FlowInputs, state_of, summary_of
+from mm2.observer.flow_state import ON_ITS_WAY, FlowInputs, state_of, summary_of
 from mm2.observer.groups import GroupBook
 from mm2.observer.new_topics import NEW_TOPICS_S, NewTopicsPoll
 from mm2.observer.partitions import PartitionBook, PartitionInputs, Partitions
 from mm2.observer.polls import FlowClients, GroupsPoll, HeartbeatsPoll, LedgerPoll, SourcePoll, TargetLogsPoll
-from mm2.observer.views import EvidenceView, FlowView, HeartbeatView, Latency, Risk
+from mm2.observer.views import EvidenceView, FlowView, HeartbeatView, Latency, PartitionView, Risk
 from mm2.observer.watch import PeriodicPoll
 from mm2.observer.work import HerderWork, NoWork, StoredWork, Work, Works
 from mm2.reasons import PauseCode
@@ -255,7 +256,10 @@ class FlowObserver:
         if self._ledger.is_missing and all(one.position is None for one in partitions.views):
             # Without a ledger, nothing was copied or Java has copied it: a risk of zero would be a guess.
             partitions = dataclasses.replace(partitions, risk=Risk(), unbegun=0)
-        inputs = self._inputs(now_s, now_ms, answered_ms, status, work, ledger, partitions, _differences(verified))
+        causes = stopped_by(partitions.views) if not partitions.states.keys() <= ON_ITS_WAY else []
+        inputs = self._inputs(
+            now_s, now_ms, answered_ms, status, work, ledger, partitions, _differences(verified), causes
+        )
         observed = max((watch.answered_s or 0.0 for watch in (source, target)), default=0.0)
         return FlowView(
             pair.source,
@@ -295,6 +299,7 @@ class FlowObserver:
             ledger is not None or self._ledger.is_missing,
             self._evidence(now_s, now_ms),
             len(partitions.target_losses),
+            tuple(causes),
         )
 
     def _evidence(self, now_s: float, now_ms: int) -> tuple[EvidenceView, ...]:
@@ -337,10 +342,11 @@ class FlowObserver:
         ledger: Ledger | None,
         partitions: Partitions,
         differences: dict[str, int],
+        causes: list[Cause],
     ) -> FlowInputs:
         """What the state and the summary of the flow are derived from."""
         pair, source, target = self.flow.pair, self._source_watch, self._target_watch
-        troubles, unknown = [*status.blocked_reasons], ""
+        troubles, unknown = [shortened(one) for one in (*status.blocked_reasons, *sentences_of(causes))], ""
         if partitions.stalled:
             troubles.append(_stalled(partitions.stalled))
         if self._ledger.is_missing:
@@ -452,6 +458,15 @@ class FlowObserver:
 
     def _groups_interval_s(self) -> float:
         return max(_GROUPS_S, min(60.0, len(self._groups.seen.checkpoints) / _GROUPS_PER_S))
+
+
+def stopped_by(partitions: Sequence[PartitionView]) -> list[Cause]:
+    """What stops partitions that the flow is to copy. A promotion, a pause and a limit do not."""
+    return causes_of(
+        StoppedPartition(TopicPartition(one.topic, one.partition), one.state, one.reason, one.since_ms)
+        for one in partitions
+        if one.is_counted and one.state not in ON_ITS_WAY
+    )
 
 
 def _differences(verified: Mapping[TopicPartition, Verified]) -> dict[str, int]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
+from mm2.copy.causes import shortened
 from mm2.copy.states import HEALTHY, PartitionState
 from mm2.evidence import LAG, NO_LAG, RISK, UNCOMPARED
 from mm2.kafka.structs import TopicPartition
@@ -20,7 +21,7 @@ from mm2.observer.views import FlowState, LossView, Risk
 from mm2.reasons import PauseCode
 
 #: States of a partition that are not an error: it makes progress, or a user has paused or throttled it.
-_ON_ITS_WAY: Final = HEALTHY | {PartitionState.THROTTLED, PartitionState.PAUSED}
+ON_ITS_WAY: Final = HEALTHY | {PartitionState.THROTTLED, PartitionState.PAUSED}
 _BEHIND: Final = (PartitionState.CATCHING_UP, PartitionState.THROTTLED, PartitionState.PREPARING)
 _PAUSED_BY: Final = {
     PauseCode.USER: "by a user (mm2 resume)",
@@ -99,7 +100,7 @@ def state_of(inputs: FlowInputs) -> FlowState:
         or inputs.troubles
         or inputs.target_losses
         or any(inputs.differences.values())
-        or any(states[state] for state in states if state not in _ON_ITS_WAY)
+        or any(states[state] for state in states if state not in ON_ITS_WAY)
     ):
         return FlowState.DEGRADED
     if inputs.nothing_selected:
@@ -229,4 +230,4 @@ def duration(seconds: float) -> str:
 
 
 def _unended(sentence: str) -> str:
-    return sentence.rstrip().removesuffix(".")
+    return shortened(sentence.rstrip().removesuffix("."))

@@ -21,6 +21,8 @@ COARSE_STEP_MS: Final = 300_000
 COARSE_POINTS: Final = 300
 #: Topics of all flows whose values are kept: the first ones that were copied.
 TOPICS_KEPT: Final = 5_000
+#: With fewer coarse points, a curve has the fine ones, too.
+_ENOUGH_POINTS: Final = 24
 QUANTILES: Final = (0.5, 0.95, 0.99)
 _GAP_STEPS: Final = 2.5
 _UNKNOWN: Final = math.nan
@@ -170,11 +172,14 @@ class FlowHistory:
         """The points of a topic, "" for the flow, since that time: coarse ones, then those that are finer."""
         fine = self._fine.points(topic, name, since_ms)
         first_ms = fine[0][0] if fine else since_ms
-        if first_ms - since_ms < 2 * STEP_MS:
-            return fine
-        # Within one curve, the newest points would be more jagged than the others.
+        if first_ms - since_ms < 2 * STEP_MS or len(self._fine) < FINE_POINTS:
+            return fine  # the fine points have everything
         coarse = self._coarse.points(topic, name, since_ms)
-        return [*coarse, *fine[-1:]] if len(coarse) > 1 else fine
+        older = [point for point in coarse if point[0] < first_ms]
+        if len(older) < _ENOUGH_POINTS:
+            return [*older, *fine]
+        # Within one curve, the newest points would be more jagged than the others.
+        return [*coarse, *fine[-1:]]
 
     def newest(self, topic: str, name: str, count: int) -> list[float | None]:
         """The newest values of the fine points, oldest first."""

@@ -349,7 +349,7 @@ class PartitionBook:
             known.records_per_s,
             known.bytes_per_s,
             verified,
-            self._record_bytes if lag else None,
+            self._sampled_bytes(tp, inputs) if lag else None,
             copied,
         )
         if known.view is None or known.made_of != made_of:
@@ -366,6 +366,7 @@ class PartitionBook:
                 task,
                 verified,
                 copied,
+                self._sampled_bytes(tp, inputs),
                 is_counted=is_counted,
                 is_lag_exact=is_lag_exact,
             )
@@ -389,6 +390,7 @@ class PartitionBook:
         task: int | None,
         verified: Verified | None,
         copied: tuple[int, int],
+        sampled_bytes: float | None,
         *,
         is_counted: bool,
         is_lag_exact: bool,
@@ -399,7 +401,7 @@ class PartitionBook:
         target = -1 if entry is None or entry.remote_topic != remote else entry.mark.target
         if row is not None and row.position >= position:
             target = max(target, row.target_offset)
-        own = row.bytes / row.records if row is not None and row.records else self._record_bytes
+        own = row.bytes / row.records if row is not None and row.records else sampled_bytes
         gaps = row.gaps if row is not None and row.gaps else {} if entry is None else entry.gaps
         state, reason, since_ms, pause = standing
         note = "" if entry is None else entry.note
@@ -434,6 +436,11 @@ class PartitionBook:
             is_counted=is_counted,
             is_lag_exact=is_lag_exact,
         )
+
+    def _sampled_bytes(self, tp: TopicPartition, inputs: PartitionInputs) -> float | None:
+        """The size of an average record: of those that this process has copied, else of those at the position on the source."""
+        stamp = inputs.stamps.get(tp)
+        return self._record_bytes if self._record_bytes is not None or stamp is None else stamp.record_bytes
 
     @staticmethod
     def _end(

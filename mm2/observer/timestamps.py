@@ -32,11 +32,14 @@ _METADATA_AGE_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class BatchTimestamp:
-    """The timestamp (ms since the epoch) of the batch with offsets ``first`` to ``last``; None without a valid one."""
+    """The timestamp (ms since the epoch) of the batch with offsets ``first`` to ``last``; None without a valid one. ``record_bytes``: the
+    average size of its records, None if it is not known.
+    """
 
     first: int
     last: int
     timestamp_ms: int | None
+    record_bytes: float | None = None
 
     def holds(self, offset: int) -> bool:
         """Whether the offset is in the batch, or in the gap before it."""
@@ -111,7 +114,10 @@ def _stamp(records: memoryview, offset: int) -> BatchTimestamp | None:
                 # horizon.
                 has_base = not header.attributes & (LOG_APPEND_TIME | DELETE_HORIZON)
                 first = header.base_timestamp if has_base else header.max_timestamp
-                return BatchTimestamp(min(offset, header.base_offset), header.last_offset, believable(first, now_ms))
+                size = len(view.data) / header.records_count if header.records_count > 0 else None
+                return BatchTimestamp(
+                    min(offset, header.base_offset), header.last_offset, believable(first, now_ms), size
+                )
     except CorruptBatch:
         pass  # the copier reports it
     return None

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from mm2.copy.causes import Cause
 from mm2.copy.states import WELL, PartitionState
 from mm2.copy.tally import STAGES
 from mm2.evidence import Evidence
@@ -318,6 +319,7 @@ class FlowView:
     - ``groups_error``: why offsets of groups on the target, or of some groups, are not known; ``groups`` then lacks some of them. "" if
       only the source does not answer.
     - ``throttles``: limits by `mm2 throttle`, in bytes per second, 0 for none: by topic, "" for the flow.
+    - ``causes``: what stops partitions, those that are neither well nor throttled, and how many by each cause.
     - ``is_ledger_read``: otherwise the target has not answered yet, and what is counted in the ledger is not known: lost ranges,
       foreign records and gaps.
     - ``evidence``: what the view is made of, and when it was read.
@@ -361,6 +363,7 @@ class FlowView:
     is_ledger_read: bool = True
     evidence: tuple[EvidenceView, ...] = ()
     target_losses: int = 0
+    causes: tuple[Cause, ...] = ()
 
     def has_read(self, what: Evidence) -> bool:
         """Whether it was read at least once."""

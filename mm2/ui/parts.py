@@ -10,6 +10,7 @@ from typing import Any, Final
 from nicegui import ui
 from nicegui.elements.mixins.text_element import TextElement
 
+from mm2.copy.causes import shortened
 from mm2.copy.segments import INTENDED
 from mm2.observer.tones import STATE_TONES, Tone
 from mm2.ui.listing import MOST_TEXT, Query, page_of
@@ -17,6 +18,8 @@ from mm2.ui.wording import RANGE, UNKNOWN
 
 #: Rows of a table that are shown at once.
 PAGE_ROWS: Final = 50
+#: Characters of a cell. A reason has up to two thousand.
+LONGEST_CELL: Final = 300
 
 #: The tone of each state and of each reason of gaps.
 TONES: Final[Mapping[str, Tone]] = {
@@ -203,7 +206,8 @@ class _TableCell:
                 self._drawing = ui.html("", sanitize=False, tag="span")
 
     def show(self, cell: Cell) -> None:
-        """Show this content."""
+        """Show this content; a long text is shortened."""
+        text = shortened(cell.text, LONGEST_CELL)
         if self._drawing is not None and self._drawing.content != cell.drawing:
             self._drawing.set_content(cell.drawing)
         if self._text is not self._part:
@@ -212,7 +216,7 @@ class _TableCell:
             self._text.show(cell.text or UNKNOWN)
             self._part.show_classes(f"{self._kind} state {TONES.get(cell.text, Tone.UNKNOWN)}".strip())
         else:
-            self._text.show(cell.text)
+            self._text.show(text)
             is_empty = not cell.text and not cell.drawing
             self._part.show_classes(" ".join(filter(None, (self._kind, cell.tone, "none" if is_empty else ""))))
         self._part.attribute("title", cell.hint or None)

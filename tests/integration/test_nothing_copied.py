@@ -33,7 +33,9 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalKafka,
 
 
 def config(folder: Path, pair: tuple[LocalKafka, LocalKafka], **more: str) -> Path:
-    props = {"clusters": "A, B", "A.bootstrap.servers": pair[0].bootstrap, "B.bootstrap.servers": pair[1].bootstrap}
+    props = {"clusters": "A, B", "B.bootstrap.servers": pair[1].bootstrap}
+    if "clusters" not in more:
+        props["A.bootstrap.servers"] = pair[0].bootstrap
     return write_config(folder / "mm2.properties", {**props, **more})
 
 
@@ -110,6 +112,33 @@ def test_few_old_records_are_a_backlog(pair: tuple[LocalKafka, LocalKafka], tmp_
     (flow,) = json.loads(asked(capsys, "status", file, "L->B", "--topic", "late", "--json")[1])["flows"]
     (late,) = flow["partitions"]
     assert (late["state"], late["lag_records"], late["lag_seconds"] > 140) == ("CATCHING_UP", 8, True)
+    # By the batch at the position: no process has copied anything.
+    assert 8 < late["lag_bytes"] < 800
+    rows = [line.split() for line in asked(capsys, "lag", file, "L->B")[1].splitlines()]
+    assert next(row for row in rows if row and row[0] == "late-0")[2] == str(late["lag_bytes"])
+
+
+def test_a_process_with_another_file_is_reported(pair: tuple[LocalKafka, LocalKafka], tmp_path: Path) -> None:
+    """It joins the group of the flow and gets tasks of the stored configuration, not of its file."""
+    a, b = pair
+    props = {"clusters": "D, B", "D.bootstrap.servers": a.bootstrap, "D->B.enabled": "true", "D->B.topics": "second"}
+    create(a, "second", 2)
+    processes = []
+    try:
+        for name, more in (("one", {}), ("two", {"D->B.topics": "other"}), ("three", {})):
+            folder = tmp_path / name
+            folder.mkdir()
+            processes.append(MirrorProcess(config(folder, (a, b), **{**props, **more}), folder / "log", "B"))
+            processes[-1].await_log("joined the group")
+        seen = processes[1].await_log("The file of this process differs from the stored configuration", flow="D->B")
+        assert "MirrorSourceConnector: topics: second -> other" in seen["differences"]
+        processes[2].await_log("assigned")
+        time.sleep(12)
+        assert not processes[2].lines(event="The file of this process differs"), "it has the same file"
+        assert len(processes[1].lines(event="The file of this process differs")) == 1
+    finally:
+        for process in processes:
+            process.clean_up()
 
 
 def test_a_file_that_enables_no_flow_is_not_green(

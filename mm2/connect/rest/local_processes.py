@@ -54,7 +54,8 @@ def write(url: str, flows: Sequence[str], file: Path | None = None) -> None:
     """Publish the address of this process. A disk error is logged and otherwise ignored."""
     pid = os.getpid()
     name = "" if file is None else str(file.absolute())
-    process = Process(pid, url, tuple(flows), int(time.time() * 1000), _birth(pid), name)
+    birth = _birth(pid)
+    process = Process(pid, url, tuple(flows), _started_ms(birth), birth, name)
     _write(f"{pid}.json", json.dumps(asdict(process)))
 
 
@@ -163,6 +164,17 @@ def _read(name: str, folder: int) -> str:
 def _unlink(name: str, folder: int) -> None:
     with contextlib.suppress(OSError):
         os.unlink(name, dir_fd=folder)
+
+
+def _started_ms(birth: str) -> int:
+    """When this process was started, from the clock ticks between the start of the system and its own. The address is published
+    again with each change of the flows.
+    """
+    try:
+        age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - int(birth) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError):
+        age_s = 0.0
+    return int((time.time() - age_s) * 1000)
 
 
 def _birth(pid: int) -> str:

@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 
 import structlog
 
+from mm2.copy.causes import StoppedPartition, causes_of, sentences_of
 from mm2.copy.driver.batch import MicroBatch
 from mm2.copy.driver.identity import DriverIdentity
 from mm2.copy.driver.jvm import SparkUnavailable, is_local
@@ -147,7 +148,7 @@ class CopyEngine:
             dict(micro_batches),
             lost,
             tuple(lanes),
-            tuple(sorted({report_wait for job in jobs for report_wait in job.blocked_reasons()})),
+            tuple(sorted({reason for job in jobs for reason in job.lane_reasons()})),
         )
 
     def failing_lanes(self, flow: str) -> list[str]:
@@ -450,7 +451,8 @@ class CopyJob:
             if failure:
                 raise CopyFailed(failure)
         if failed := self._failed():
-            raise CopyFailed("; ".join(sorted({row.reason for row in failed})))
+            stopped = (StoppedPartition(row.source, row.state, row.reason) for row in failed)
+            raise CopyFailed("; ".join(sentences_of(causes_of(stopped))))
 
     def _failed(self) -> list[PartitionProgress]:
         """The partitions because of which the task has to fail."""
@@ -515,7 +517,7 @@ class CopyJob:
 
     def blocked_reasons(self) -> list[str]:
         """Why the job, or a part of it, is blocked."""
-        return sorted({*self._lane_reasons()} | self._summary().blocked_reasons)
+        return sorted({*self.lane_reasons()} | self._summary().blocked_reasons)
 
     def status(self) -> dict[str, Any]:
         """Totals and messages, JSON-able: records, bytes, lag (offsets), batches, latency_ms, partitions, troubles
@@ -556,7 +558,8 @@ class CopyJob:
             self._seen = seen = (changes, _JobSummary.of([row for lane in self._lanes for row in lane.progress()]))
         return seen[1]
 
-    def _lane_reasons(self) -> list[str]:
+    def lane_reasons(self) -> list[str]:
+        """Why lanes are blocked, whatever the states of their partitions."""
         if not self._lanes:
             return [down.message] if (down := self._engine.down) is not None else []
         return [lane.blocked_reason for lane in self._lanes if lane.blocked_reason]

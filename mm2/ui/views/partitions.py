@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from mm2 import evidence
+from mm2.copy.causes import CAUSES_SHOWN, Cause
 from mm2.copy.states import WELL, PartitionState
 from mm2.observer.views import FlowView, PartitionView, Snapshot
 from mm2.ui.listing import Listing, Query, Shared
 from mm2.ui.meanings import MEANINGS, meaning_page
-from mm2.ui.parts import Browser, Cell, Column, Element, Row, rank_of
+from mm2.ui.parts import Browser, Cell, Column, Element, Row, Table, rank_of
 from mm2.ui.wording import UNKNOWN, at_least, count, moment, plural, rate, seconds, size
 
 #: A flow's name and one of its partitions.
@@ -68,6 +69,16 @@ COLUMNS: Final = (
 )
 
 
+_CAUSES: Final = (
+    Column("Flow", "flow-name"),
+    Column("State", "word link"),
+    Column("Partitions", "number"),
+    Column("First"),
+    Column("Reason", "prose"),
+    Column("What to do", "prose"),
+)
+
+
 class PartitionsView:
     """The partitions of all flows, or of one."""
 
@@ -75,6 +86,9 @@ class PartitionsView:
         flows = [flow.name for flow in snapshot.flows]
         Element("h1", "Partitions")
         self._lead = Element("p", "", "lead")
+        self._causes = Table(
+            _CAUSES, caption="What stops partitions, and how many", nothing="", rows=CAUSES_SHOWN * len(flows or [""])
+        )
         self._snapshot = snapshot
         self._browser = Browser(
             COLUMNS,
@@ -94,7 +108,23 @@ class PartitionsView:
         """See View."""
         self._snapshot = snapshot
         self._lead.show(lead(snapshot.flows))
+        self._causes.show([cause_row(flow.name, one) for flow in snapshot.flows for one in flow.causes[:CAUSES_SHOWN]])
         self._browser.show()
+
+
+def cause_row(flow: str, cause: Cause) -> Row:
+    """The row of a cause."""
+    meaning = MEANINGS[PartitionState(cause.state)]
+    return Row(
+        (
+            flow,
+            Cell(cause.state, state=True, href=meaning_page(cause.state) if meaning.runbook else ""),
+            count(cause.partitions),
+            str(cause.example),
+            Cell(cause.reason, hint=f"since {moment(cause.since_ms)}" if cause.since_ms is not None else ""),
+            meaning.do,
+        )
+    )
 
 
 def row_of(entry: Entry) -> Row:

@@ -224,11 +224,31 @@ def test_wide_output_has_all_partitions() -> None:
     assert sum(line.startswith("t") for line in out.getvalue().splitlines()) == 500
 
 
-def test_of_many_unhealthy_partitions_some_are_listed() -> None:
-    blocked = [dataclasses.replace(TOO_LARGE, partition=number) for number in range(COLLAPSED_ABOVE + 10)]
+def test_one_cause_in_many_partitions_is_one_message() -> None:
+    """With what to do; those with another cause are listed beside it, and texts are shortened."""
+    blocked = [
+        dataclasses.replace(TOO_LARGE, partition=number, reason=f"orders-{number}: record {number * 7}: {'x' * 1900}")
+        for number in range(79)
+    ]
+    other = dataclasses.replace(TOO_LARGE, topic="other", state=PartitionState.FAILED, reason="broke")
+    printed = lines(flow(partitions=(*blocked, other)))
+    (cause,) = [line for line in printed if "xxx" in line]
+    assert cause.startswith("A->B 79 partitions TOO_LARGE since 2023-11-14 22:13:20 UTC: orders-0: record 0: xxx")
+    assert cause.endswith("more characters)")
+    assert any(line.startswith("A->B what to do: Raise max.message.bytes of the remote topic") for line in printed)
+    assert "A->B other-1 FAILED since 2023-11-14 22:13:20 UTC: broke" in printed
+    assert len("".join(printed)) < 3_000
+
+
+def test_of_many_causes_some_are_listed() -> None:
+    names = [f"{chr(97 + one % 26)}{chr(97 + one // 26)}" for one in range(COLLAPSED_ABOVE + 10)]
+    blocked = [
+        dataclasses.replace(TOO_LARGE, topic="t", partition=at, reason=f"because of {name}")
+        for at, name in enumerate(names)
+    ]
     printed = lines(flow(partitions=tuple(blocked)))
-    assert sum("A record is too large." in line for line in printed) == COLLAPSED_ABOVE
-    assert "A->B 10 more partitions with a reason or a note: --topic" in printed
+    assert sum("because of" in line for line in printed) == COLLAPSED_ABOVE
+    assert "A->B 10 more reasons or notes: --topic or --output wide" in printed
 
 
 def test_selected_topics_are_shown_partition_by_partition() -> None:

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.connect.api import ConnectError
@@ -97,6 +98,8 @@ def test_other_rejections_are_final(configure: Callable[[Configs], None], error:
 class EndedHerder:
     """The part of a herder that ended by itself that is used here."""
 
+    is_leader = True
+
     def __init__(self, failure: Exception | None, *, was_ready: bool = False) -> None:
         self.failure = failure
         self.was_ready = was_ready
@@ -119,7 +122,9 @@ class ProcessOfFlows(MirrorMaker):
 
     def __init__(self, herders: Mapping[SourceAndTarget, EndedHerder], *late: SourceAndTarget) -> None:
         nodes = {pair: SimpleNamespace(herder=herder, stop=lambda: None) for pair, herder in herders.items()}
-        self.flows = [Flow(pair, cast(Any, node), cast(Any, None), cast(Any, None)) for pair, node in nodes.items()]
+        self.flows = [
+            Flow(pair, cast(Any, node), Configurer(pair, {}), cast(Any, None)) for pair, node in nodes.items()
+        ]
         self._waiting = set()
         self._late = set(late)
         self._not_before_s = {}
@@ -184,7 +189,9 @@ def test_a_flow_that_starts_late_never_ends_the_others() -> None:
 def test_a_flow_that_the_file_adds_never_ends_the_others(pair: SourceAndTarget) -> None:
     process = ProcessOfFlows({ONE: EndedHerder(None, was_ready=True)})
     herder = EndedHerder(ConnectError("the topic is not compacted"))
-    fresh = Flow(pair, cast(Any, SimpleNamespace(herder=herder, stop=lambda: None)), cast(Any, None), cast(Any, None))
+    fresh = Flow(
+        pair, cast(Any, SimpleNamespace(herder=herder, stop=lambda: None)), Configurer(pair, {}), cast(Any, None)
+    )
     process.flows = [replace(flow, configurer=Configurer(ONE, {})) for flow in process.flows]
     process._plans = {one: cast(Any, SimpleNamespace(connectors={}, replicates=False)) for one in (ONE, pair)}
     process._stopping = threading.Event()
@@ -293,3 +300,23 @@ def test_a_worker_that_is_not_the_leader_restarts_its_tasks_when_a_secret_has_ch
     monkeypatch.setenv("MM2_SECRET", "after")
     assert process._reload(process.file)
     assert restarted == [task]
+
+
+def test_a_follower_with_another_file_logs_the_difference_once() -> None:
+    """Not at the first check: the leader may read a changed file later. A leader, and the same file, log nothing."""
+    stored = {"topics": "orders", "name": "x"}
+    configs = SimpleNamespace(connector_config=lambda _: stored)
+    follower: Any = SimpleNamespace(is_leader=False, is_ready=True, configs=lambda: configs)
+    leader: Any = SimpleNamespace(is_leader=True, is_ready=True, configs=lambda: configs)
+    configurer = Configurer(ONE, {"MirrorSourceConnector": {"topics": "other", "name": "x"}})
+    logged = []
+    for herder in (leader, leader, follower, follower, follower):
+        with capture_logs() as lines:
+            configurer.report_difference(herder)
+        logged.append([line["differences"] for line in lines])
+    assert logged == [[], [], [], ["MirrorSourceConnector: topics: orders -> other"], []]
+    configurer.wanted = {"MirrorSourceConnector": stored}
+    with capture_logs() as lines:
+        configurer.report_difference(follower)
+        configurer.report_difference(follower)
+    assert not lines

@@ -85,7 +85,20 @@ def test_a_clock_that_was_set_back_ends_no_curve() -> None:
     history = recorded(*[1.0] * 10, step_ms=COARSE_STEP_MS, first_ms=10 * HOUR_MS)
     for number in range(8):
         history.add(5 * HOUR_MS + number * COARSE_STEP_MS, {FLOW: sample(3.0)})
-    assert values(history, 0) == [*[1.0] * 9, *[3.0] * 8]
+    assert [value for value in values(history, 0) if value is not None] == [*[1.0] * 10, *[3.0] * 8]
+
+
+def test_a_curve_never_has_fewer_points_than_before() -> None:
+    """A chart of a day or of six hours, in each minute of the first five hours of a process."""
+    history, counts = History(), []
+    for number in range(5 * HOUR_MS // STEP_MS):
+        history.add(number * STEP_MS, {FLOW: sample(1.0)})
+        if number % 6 == 5:
+            counts.append((number // 6 + 1, len(values(history, number * STEP_MS - 24 * HOUR_MS))))
+    first_half_hour = [(minutes, count) for minutes, count in counts if minutes <= 30]
+    assert first_half_hour == [(minutes, 6 * minutes) for minutes in range(1, 31)]
+    assert min(count for minutes, count in counts if 30 < minutes < 140) >= FINE_POINTS
+    assert min(count for minutes, count in counts if minutes >= 140) > 24
 
 
 def test_a_removed_flow_is_forgotten() -> None:

@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 
+import psutil
 import pytest
 
 from mm2.connect.rest import local_processes
@@ -17,6 +18,7 @@ def test_a_running_process_is_found_and_a_dead_one_is_not(tmp_path: Path, monkey
     local_processes.write("http://127.0.0.1:1/", ["A->B"])
     (found,) = local_processes.processes()
     assert (found.pid, found.url, found.flows) == (os.getpid(), "http://127.0.0.1:1/", ("A->B",))
+    assert abs(found.since_ms / 1000 - psutil.Process().create_time()) < 2, "not the time when its flows changed"
 
     folder = tmp_path / "mm2" / "processes"
     mine = json.loads((folder / f"{os.getpid()}.json").read_text())
