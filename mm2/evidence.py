@@ -89,7 +89,10 @@ UNCOMPARED: Final = Statement(
     "The logs of {target} were not compared with the ledger in {partitions}: {why}.",
 )
 LOOKED_AT: Final = Statement(
-    "`status`, `lag`; field `evidence`", (), "looked at: {read}", "looked at: {read}; not read: {unread}"
+    "`status`, `lag`, `topics`, `groups`, page Flows; field `evidence`",
+    (),
+    "looked at: {read}",
+    "looked at: {read}; not read: {unread}",
 )
 HEALTHY: Final = Statement(
     "pages Partitions and Topics, first line",

@@ -9,7 +9,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
@@ -46,11 +46,11 @@ from mm2.cli.verbs import examples, seconds
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.properties import load_properties
 from mm2.copy.states import HEALTHY, PartitionState
-from mm2.evidence import LOOKED_AT, READ, Evidence
+from mm2.observer.flow_state import looked_at
 from mm2.observer.observer import observe_once
 from mm2.observer.topics import SEVERITY, TopicView, topic_views
 from mm2.observer.traces import reason_of
-from mm2.observer.views import EvidenceView, FlowState, FlowView, PartitionView, Snapshot
+from mm2.observer.views import FlowState, FlowView, PartitionView, Snapshot
 
 _WATCH_S: Final = 2.0
 _FINE: Final = frozenset({FlowState.RUNNING, FlowState.CATCHING_UP})
@@ -267,20 +267,6 @@ def _flow_blocks(flows: Sequence[FlowView], *, partitions: bool, by_topic: bool,
             yield _Block(out.getvalue())
 
 
-def looked_at(flow: FlowView, kinds: Collection[Evidence] = tuple(Evidence)) -> str:
-    """What the statements about a flow are made of, and when it was read; "" if that is not known."""
-
-    def name(one: EvidenceView) -> str:
-        return READ[one.what][0].format(source=flow.source, target=flow.target)
-
-    known = [one for one in flow.evidence if one.what in kinds]
-    if not known:
-        return ""
-    read = ", ".join(f"{name(one)} {_clock(one.at_ms)}" for one in known if one.at_ms is not None)
-    unread = ", ".join(name(one) for one in known if one.at_ms is None)
-    return LOOKED_AT(is_known=not unread, read=read or "nothing", unread=unread)
-
-
 def _after_empty_line() -> io.StringIO:
     out = io.StringIO()
     out.write("\n")
@@ -395,10 +381,6 @@ def _seconds(seconds: float | None) -> str:
 
 def _whole(value: float | None) -> str:
     return number(None if value is None else int(value))
-
-
-def _clock(at_ms: int) -> str:
-    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%H:%M:%S}"
 
 
 def _time(at_ms: int) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 
 from mm2.cli import evidence as failover_output
-from mm2.cli import gaps, heartbeats, plan, statements, status, topics, verify
+from mm2.cli import gaps, heartbeats, plan, statements, topics, verify
 from mm2.cli.flow import ConfiguredFlow
 from mm2.cli.tables import COLLAPSED_ABOVE
 from mm2.config.mirrormaker import SourceAndTarget
@@ -24,7 +24,7 @@ from mm2.metrics.flows import FLOW_METRICS
 from mm2.metrics.metric import Sheet
 from mm2.mirror.preview import Preview
 from mm2.observer.collector import SnapshotMetrics
-from mm2.observer.flow_state import FlowInputs, summary_of
+from mm2.observer.flow_state import FlowInputs, looked_at, summary_of
 from mm2.observer.topics import topic_view
 from mm2.observer.views import (
     CertificateView,
@@ -138,7 +138,7 @@ CASES: Final[Mapping[str, Callable[[bool], str]]] = {
     "UNCOMPARED": lambda known: sentence(
         risk_without(known), uncompared=0 if known else 3, uncompared_why="" if known else "not authorized"
     ),
-    "LOOKED_AT": lambda known: status.looked_at(flow(*unread(Evidence.TARGET_LOGS, is_known=known))),
+    "LOOKED_AT": lambda known: looked_at(flow(*unread(Evidence.TARGET_LOGS, is_known=known))),
     "HEALTHY": lambda known: health(*unread(Evidence.TARGET_LOGS, is_known=known)),
     "GAPS": lambda known: gaps_output(has_entry=True, is_read=known),
     "NO_GAP": lambda known: gaps_output(has_entry=known),
@@ -195,6 +195,13 @@ def test_groups_without_their_offsets_are_not_reported_as_complete(
         run_groups(monkeypatch, file, GROUP, groups_error=error)
         texts.append("".join(capsys.readouterr()))
     check(STATEMENTS["NO_GROUP_REASON"], *texts)
+
+
+def test_the_dashboard_shows_what_was_read_unless_all_of_it_is_current() -> None:
+    now_ms = 1_700_000_000_000
+    assert not flows_page.observed_text(now_ms + 5_000, flow())
+    late = flows_page.observed_text(now_ms + 60_000, flow(Evidence.TARGET_LOGS))
+    assert late == "looked at: logs of A 22:13:20 UTC, ledger on B 22:13:20 UTC; not read: logs of B"
 
 
 # -- metrics -----------------------------------------------------------------------------------------------------------
