@@ -55,21 +55,10 @@ from mm2.observer.views import FlowState, FlowView, PartitionView, Snapshot
 _WATCH_S: Final = 2.0
 _FINE: Final = frozenset({FlowState.RUNNING, FlowState.CATCHING_UP})
 
-_OF_PROCESS: Final = {
-    "snapshot": ("reloads", "certificates"),
-    "flow": (
-        "records",
-        "bytes",
-        "batches",
-        "latency",
-        "micro_batches",
-        "lost_micro_batches",
-        "failing_lanes",
-        "filled",
-    ),
-    "partition": ("records", "bytes"),
-}
-"""Fields of `mm2.observer.views` that only a process knows."""
+#: Empty rather than null where they were not read, for scripts that iterate over them.
+_LISTS: Final = frozenset({"partitions", "groups"})
+#: Fields of `mm2.observer.views` that only a process knows; those of a flow are `FlowView.unread`.
+_OF_PROCESS: Final = {"snapshot": ("reloads", "certificates"), "partition": ("records", "bytes")}
 
 
 def add(verbs: Any) -> None:
@@ -162,7 +151,7 @@ def document(snapshot: Snapshot) -> dict[str, Any]:
     """
     data = dataclasses.asdict(snapshot) | dict.fromkeys(_OF_PROCESS["snapshot"])
     data["flows"] = [
-        {"name": flow.name, **fields, **dict.fromkeys(_OF_PROCESS["flow"])}
+        {"name": flow.name, **fields, **dict.fromkeys(flow.unread - _LISTS)}
         for flow, fields in zip(snapshot.flows, data["flows"], strict=True)
     ]
     for flow in data["flows"]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ from mm2.metrics.metric import Sheet
 from mm2.mirror.preview import Preview
 from mm2.observer.collector import SnapshotMetrics
 from mm2.observer.flow_state import FlowInputs, looked_at, summary_of
+from mm2.observer.shapes import flow_json
 from mm2.observer.topics import topic_view
 from mm2.observer.views import (
     CertificateView,
@@ -281,6 +283,14 @@ def test_a_metric_without_its_evidence_has_no_series(metric: Any) -> None:
         assert name not in samples(full_flow(what)), what
     if metric.name == "mm2_flow_cluster_up":
         assert name not in samples(full_flow(*Evidence)), "neither answered nor failed"
+
+
+@pytest.mark.parametrize("name", [one.name for one in fields(FlowView) if one.metadata])
+def test_a_field_without_its_evidence_is_null(name: str) -> None:
+    (known,) = (one for one in fields(FlowView) if one.name == name)
+    assert flow_json(full_flow())[name] is not None
+    for what in known.metadata["evidence"]:
+        assert flow_json(full_flow(what))[name] is None, what
 
 
 def test_the_page_is_generated_from_the_statements() -> None:
