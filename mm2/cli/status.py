@@ -285,7 +285,7 @@ def _flow_row(flow: FlowView) -> tuple[str, ...]:
         seconds_at_risk(flow.risk),
         number(flow.risk.bytes),
         _whole(flow.bytes_per_s),
-        number(flow.lost_ranges if flow.is_ledger_read else None),
+        at_least(flow.lost_ranges if flow.is_ledger_read else None, is_exact=not flow.target_losses),
         number(flow.foreign_records if flow.is_ledger_read else None),
         f"{running} of {len(tasks)} running" if flow.connectors else "-",
     )

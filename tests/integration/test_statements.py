@@ -134,6 +134,7 @@ def test_a_complete_copy_is_reported_with_what_was_looked_at(env: Environment, c
     assert code == 0, text
     assert f"looked at: logs of {env.unique}-a " in text
     assert "not read" not in text
+    assert "does not have all records" not in env.run(capsys, "plan")[1]
     assert f"If {env.unique}-a dies now you lose nothing." in env.run(capsys, "status")[1]
     (flow,) = env.json(capsys, "status")["flows"]
     read = {one["what"] for one in flow["evidence"] if one["at_ms"] and not one["error"]}
@@ -164,12 +165,17 @@ def test_no_verb_reports_a_complete_copy_after_the_target_has_lost_it(
     assert f"{env.unique}-b does not have all records of {env.unique}.t-0 that were copied to it: {why}" in text
     (flow,) = env.json(capsys, "status")["flows"]
     assert (flow["state"], flow["risk"]["records"]) == (FlowState.STOPPED, None), "no process runs it"
+    assert flow["target_losses"] == 1
 
     exit_code, text = env.run(capsys, "lag")
     assert exit_code == 1, text
     (lag,) = env.json(capsys, "lag")["flows"]
     assert (lag["records"], lag["seconds"], lag["partitions"][0]["is_exact"]) == (None, None, False)
     assert lag["partitions"][0]["state"] in {PartitionState.LOST_RANGE, PartitionState.DELETED}
+
+    exit_code, text = env.run(capsys, "plan")
+    assert (exit_code, "no problem was found" in text) == (1, False), text
+    assert f"does not have all records that were copied to it, in 1 partition, first {env.unique}.t-0: {why}" in text
 
     report = Verification(flow_of(env.file, env.unique).props, verifier).run(VerifyRequest())
     if code is TargetLossCode.DELETED:

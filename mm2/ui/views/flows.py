@@ -165,8 +165,9 @@ class _FlowBlock:
         shown = at_least(records, is_exact=flow.risk.records is not None)
         self._lag.show(shown + (f" · {size(lag_bytes)}" if records and lag_bytes else ""))
         self._partitions.show(flow)
-        self._lost.show(count(flow.lost_ranges if flow.is_ledger_read else None))
-        self._lost.show_classes("state bad" if flow.lost_ranges else "")
+        lost = flow.lost_ranges if flow.is_ledger_read else None
+        self._lost.show(at_least(lost, is_exact=not flow.target_losses))
+        self._lost.show_classes("state bad" if flow.lost_ranges or flow.target_losses else "")
         self._show_beats(at_ms, flow, heartbeats)
 
     def show_latency(self, history: History) -> None:
