@@ -83,13 +83,16 @@ RISK: Final = Statement(
 NO_LAG: Final = Statement(f"{_STATUS}: `{{records}}` without lag", _LOGS, "nothing", "no record that is known here")
 LAG: Final = Statement(f"{_STATUS}: `{{records}}` with lag", _LOGS, "{records}", "at least {records}")
 UNCOMPARED: Final = Statement(
-    _STATUS,
+    f"{_STATUS}; `plan`, notes",
     (Evidence.LEDGER, Evidence.TARGET_LOGS),
     "",
     "The logs of {target} were not compared with the ledger in {partitions}: {why}.",
 )
 LOOKED_AT: Final = Statement(
-    "`status`, `lag`; field `evidence`", (), "looked at: {read}", "looked at: {read}; not read: {unread}"
+    "`status`, `lag`, `topics`, `groups`, page Flows; field `evidence`",
+    (),
+    "looked at: {read}",
+    "looked at: {read}; not read: {unread}",
 )
 HEALTHY: Final = Statement(
     "pages Partitions and Topics, first line",

@@ -27,6 +27,7 @@ from mm2.kafka.errors import BrokerFailure
 from mm2.mirror.client import MirrorClient
 from mm2.mirror.clients import ClientKind, MirrorClients, Side
 from mm2.mirror.discovery import vanished
+from mm2.observer.flow_state import looked_at
 from mm2.observer.groups import if_moved
 from mm2.observer.observer import observe_once
 from mm2.observer.shapes import to_json
@@ -88,6 +89,7 @@ def run(options: Any) -> int:
             "offsets": listed,
             "groups": to_json(groups),
             "groups_error": view.groups_error or None,
+            "evidence": to_json([one for one in view.evidence if one.what in NO_GROUP_REASON.evidence]),
         }
         write_document(options, document)
     else:
@@ -123,6 +125,8 @@ def _write_groups(view: FlowView, groups: Sequence[GroupView], *, is_synced: boo
         sys.stdout.write(
             f"{_SYNC_KEY}=false: translated offsets are not committed on {view.target}; mm2 failover commits them.\n"
         )
+    if text := looked_at(view, NO_GROUP_REASON.evidence):
+        sys.stdout.write(f"{view.name}: {text}\n")
     sys.stdout.write("\n")
 
 

@@ -10,10 +10,11 @@ from typing import Any, Final
 
 from mm2.cli.flow import EXIT_ERROR, EXIT_NOT_WELL, EXIT_WELL, CommandError, add_file, add_topics
 from mm2.cli.output import is_wide, write_document
-from mm2.cli.status import add_timeout, look, looked_at
+from mm2.cli.status import add_timeout, look
 from mm2.cli.tables import at_least, number, records_at_risk, seconds_at_risk, table
 from mm2.cli.verbs import examples
 from mm2.evidence import Evidence
+from mm2.observer.flow_state import looked_at
 from mm2.observer.shapes import to_json
 from mm2.observer.sums import risk_of
 from mm2.observer.views import FlowView, PartitionView, Snapshot

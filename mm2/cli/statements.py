@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from dataclasses import fields
 from typing import Final
 
 from mm2.evidence import READ, STATEMENTS, Evidence
 from mm2.metrics.flows import FLOW_METRICS
+from mm2.observer.views import FlowView
 
 _HEAD: Final = """# Statements and their evidence
 
@@ -26,6 +28,15 @@ from there. A test takes the evidence of each row away.
   ends with 1 where a lag is not known, `mm2 gaps` with 2 where the logs of the target could not be read.
 """
 
+_FIELDS: Final = """
+## Fields of flows in JSON
+
+`GET /overview/{source}/{target}` and `mm2 status --json`. A field is null before all of its evidence was read once; the lists `partitions` and
+`groups` of `mm2 status` are then empty. Fields of partitions and groups are null where they are not known.
+
+| field | evidence |
+| --- | --- |
+"""
 _METRICS: Final = """
 ## Metrics of flows
 
@@ -49,6 +60,12 @@ def page() -> str:
         *(
             f"| {one.where} | {_quoted(one.text)} | {_names(one.evidence)} | {_quoted(one.without)} |\n"
             for one in STATEMENTS.values()
+        ),
+        _FIELDS,
+        *(
+            f"| `{one.name}` | {_names(one.metadata['evidence'])} |\n"
+            for one in fields(FlowView)
+            if "evidence" in one.metadata
         ),
         _METRICS,
         *(f"| `{one.name}` | {_names(one.evidence) or 'that which it reports'} |\n" for one in FLOW_METRICS),

@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
@@ -47,12 +47,12 @@ from mm2.cli.terminal import visible, with_controls
 from mm2.cli.verbs import examples, seconds
 from mm2.copy.causes import Cause, StoppedPartition, alike, cause_of, sentences_of, shortened
 from mm2.copy.states import HEALTHY, PartitionState
-from mm2.evidence import LOOKED_AT, READ, Evidence
 from mm2.kafka.structs import TopicPartition
+from mm2.observer.flow_state import looked_at
 from mm2.observer.observer import observe_once
 from mm2.observer.topics import SEVERITY, TopicView, topic_views
 from mm2.observer.traces import reason_of
-from mm2.observer.views import EvidenceView, FlowState, FlowView, PartitionView, Snapshot
+from mm2.observer.views import FlowState, FlowView, PartitionView, Snapshot
 from mm2.ui.meanings import MEANINGS
 
 _WATCH_S: Final = 2.0
@@ -60,21 +60,10 @@ _WATCH_S: Final = 2.0
 _ONE_BY_ONE: Final = 3
 _FINE: Final = frozenset({FlowState.RUNNING, FlowState.CATCHING_UP})
 
-_OF_PROCESS: Final = {
-    "snapshot": ("reloads", "certificates"),
-    "flow": (
-        "records",
-        "bytes",
-        "batches",
-        "latency",
-        "micro_batches",
-        "lost_micro_batches",
-        "failing_lanes",
-        "filled",
-    ),
-    "partition": ("records", "bytes"),
-}
-"""Fields of `mm2.observer.views` that only a process knows."""
+#: Empty rather than null where they were not read, for scripts that iterate over them.
+_LISTS: Final = frozenset({"partitions", "groups"})
+#: Fields of `mm2.observer.views` that only a process knows; those of a flow are `FlowView.unread`.
+_OF_PROCESS: Final = {"snapshot": ("reloads", "certificates"), "partition": ("records", "bytes")}
 
 
 def add(verbs: Any) -> None:
@@ -167,7 +156,7 @@ def document(snapshot: Snapshot) -> dict[str, Any]:
     """
     data = dataclasses.asdict(snapshot) | dict.fromkeys(_OF_PROCESS["snapshot"])
     data["flows"] = [
-        {"name": flow.name, **fields, **dict.fromkeys(_OF_PROCESS["flow"])}
+        {"name": flow.name, **fields, **dict.fromkeys(flow.unread - _LISTS)}
         for flow, fields in zip(snapshot.flows, data["flows"], strict=True)
     ]
     for flow in data["flows"]:
@@ -272,20 +261,6 @@ def _flow_blocks(flows: Sequence[FlowView], *, partitions: bool, by_topic: bool,
             yield _Block(out.getvalue())
 
 
-def looked_at(flow: FlowView, kinds: Collection[Evidence] = tuple(Evidence)) -> str:
-    """What the statements about a flow are made of, and when it was read; "" if that is not known."""
-
-    def name(one: EvidenceView) -> str:
-        return READ[one.what][0].format(source=flow.source, target=flow.target)
-
-    known = [one for one in flow.evidence if one.what in kinds]
-    if not known:
-        return ""
-    read = ", ".join(f"{name(one)} {_clock(one.at_ms)}" for one in known if one.at_ms is not None)
-    unread = ", ".join(name(one) for one in known if one.at_ms is None)
-    return LOOKED_AT(is_known=not unread, read=read or "nothing", unread=unread)
-
-
 def _after_empty_line() -> io.StringIO:
     out = io.StringIO()
     out.write("\n")
@@ -332,7 +307,7 @@ def _flow_row(flow: FlowView) -> tuple[str, ...]:
         seconds_at_risk(flow.risk),
         number(flow.risk.bytes),
         _whole(flow.bytes_per_s),
-        number(flow.lost_ranges if flow.is_ledger_read else None),
+        at_least(flow.lost_ranges if flow.is_ledger_read else None, is_exact=not flow.target_losses),
         number(flow.foreign_records if flow.is_ledger_read else None),
         f"{running} of {len(tasks)} running" if flow.connectors else "-",
     )
@@ -425,10 +400,6 @@ def _seconds(seconds: float | None) -> str:
 
 def _whole(value: float | None) -> str:
     return number(None if value is None else int(value))
-
-
-def _clock(at_ms: int) -> str:
-    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%H:%M:%S}"
 
 
 def _time(at_ms: int) -> str:

@@ -14,9 +14,10 @@ from mm2.cli.tables import at_least, number, table
 from mm2.cli.verbs import examples
 from mm2.copy.causes import shortened
 from mm2.copy.states import HEALTHY
-from mm2.evidence import CONFIGS_EQUAL, NO_TOPICS, READ
+from mm2.evidence import CONFIGS_EQUAL, NO_TOPICS, READ, RISK
 from mm2.kafka.errors import KafkaFailure
 from mm2.mirror.config_sync import ConfigDifference
+from mm2.observer.flow_state import looked_at
 from mm2.observer.shapes import to_json
 from mm2.observer.topics import TopicView, config_differences, topic_view, topic_views
 from mm2.observer.views import FlowView, PartitionView, Snapshot
@@ -61,11 +62,15 @@ def _list(options: Any) -> int:
     rows = [(flow, topic) for flow in snapshot.flows for topic in topic_views(flow.partitions)]
     if options.json:
         topics = [{"flow": flow.name, **to_json(topic)} for flow, topic in rows]
-        write_document(options, {"at_ms": snapshot.at_ms, "topics": topics})
+        evidence = {flow.name: to_json(flow.evidence) for flow in snapshot.flows}
+        write_document(options, {"at_ms": snapshot.at_ms, "topics": topics, "evidence": evidence})
     elif rows or not any(flow.source_error or flow.target_error for flow in snapshot.flows):
         write_topics(
             sys.stdout, rows, with_flow=len(snapshot.flows) > 1, wide=is_wide(options), why=unread_evidence(snapshot)
         )
+        for flow in snapshot.flows:
+            if text := looked_at(flow, RISK.evidence):
+                sys.stdout.write(f"{flow.name}: {text}\n")
     return exit_code(snapshot, [topic for _, topic in rows])
 
 

@@ -22,6 +22,7 @@ from mm2.config.worker_keys import WorkerConfig
 from mm2.connect.api import ConnectError
 from mm2.connect.stores.internal_topic import InternalTopic, check, explain
 from mm2.connect.stores.offset_survey import stored_configs
+from mm2.evidence import UNCOMPARED
 from mm2.kafka.admin import Admin
 from mm2.kafka.admin.rights import Rights
 from mm2.kafka.error_codes import ErrorCode
@@ -56,6 +57,7 @@ from mm2.mirror.remote_topics import REPLICATION_FACTOR_KEY, RemoteTopics
 from mm2.mirror.required_acls import AclStatus, Names, RequiredAcl, required_acls
 from mm2.mirror.source_connector import TOLERANCE_KEY, topic_selection
 from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY, kept_syncs, syncs_side, syncs_topic
+from mm2.mirror.target_logs import TargetLoss, target_losses
 from mm2.mirror.topic_acls import GROUP_ACLS_KEY, TopicAcls, sentence, writing_principals
 from mm2.mirror.topic_configs import TopicConfigs
 from mm2.mirror.topic_limits import RemoteTopicsLimits
@@ -185,6 +187,7 @@ class _Previewer:
                 topics = self._topics_to_copy(source)
                 self._nothing_selected(topics)
                 former = self._other_names(topics, target)
+                self._lost_copies(topics)
                 self._remote_topics(topics, source, target)
                 self._topics_of_producers(topics)
                 self._configs(topics, target)
@@ -344,6 +347,25 @@ class _Previewer:
             self._errors.append(
                 f"Nothing would be copied: topics and topics.exclude select no topic of cluster {alias}, which has {_first_of(there)}."
             )
+
+    def _lost_copies(self, topics: Collection[str]) -> None:
+        """Report remote topics that do not have what the ledger has as copied: a start does not change the ledger's positions."""
+        try:
+            ledger = self._ledgers.own()
+        except KafkaFailure:
+            return  # nothing has been copied, or this is reported elsewhere
+        known = (ledger.entry(tp) for tp in ledger.partitions() if tp.topic in topics)
+        entries = [one for one in known if one is not None and one.remote_topic == self._selection.remote(one.topic)]
+        found = target_losses(self._admins[Side.TARGET], entries) if entries else {}
+        alias = self._pair.target
+        lost = [(tp, loss) for tp, loss in found.items() if isinstance(loss, TargetLoss)]
+        unread = [loss for loss in found.values() if isinstance(loss, KafkaFailure)]
+        if lost:
+            where = f"{_partitions(len(lost))}, first {lost[0][0]}: {lost[0][1]}"
+            self._errors.append(f"Cluster {alias} does not have all records that were copied to it, in {where}.")
+        if unread:
+            why, partitions = str(unread[0]).rstrip("."), _partitions(len(unread))
+            self._notes.append(UNCOMPARED(is_known=False, target=alias, partitions=partitions, why=why))
 
     def _other_names(self, topics: Collection[str], target: TopicsSeen) -> set[str]:
         """Report remote topics to which the replication policy or the transformations now give other names than when they
@@ -652,6 +674,10 @@ class _Previewer:
                 self._notes.append(f"Cluster {self._clients.alias(side)} has no authorizer: everything is allowed.")
                 return True
         return False
+
+
+def _partitions(number: int) -> str:
+    return f"{number:,} partition{'' if number == 1 else 's'}"
 
 
 def _first_of(names: Sequence[str]) -> str:

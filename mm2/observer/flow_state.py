@@ -7,17 +7,17 @@ source last answered.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
 from mm2.copy.causes import shortened
 from mm2.copy.states import HEALTHY, PartitionState
-from mm2.evidence import LAG, NO_LAG, RISK, UNCOMPARED
+from mm2.evidence import LAG, LOOKED_AT, NO_LAG, READ, RISK, UNCOMPARED, Evidence
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.target_logs import TargetLoss
-from mm2.observer.views import FlowState, LossView, Risk
+from mm2.observer.views import EvidenceView, FlowState, FlowView, LossView, Risk
 from mm2.reasons import PauseCode
 
 #: States of a partition that are not an error: it makes progress, or a user has paused or throttled it.
@@ -219,6 +219,20 @@ def _records(risk: Risk) -> str:
     return f"{age if risk.seconds is not None else f'at least {age}'}, {records}"
 
 
+def looked_at(flow: FlowView, kinds: Collection[Evidence] = tuple(Evidence)) -> str:
+    """What the statements about a flow are made of, and when it was read; "" if that is not known."""
+
+    def name(one: EvidenceView) -> str:
+        return READ[one.what][0].format(source=flow.source, target=flow.target)
+
+    known = [one for one in flow.evidence if one.what in kinds]
+    if not known:
+        return ""
+    read = ", ".join(f"{name(one)} {_clock(one.at_ms)}" for one in known if one.at_ms is not None)
+    unread = ", ".join(name(one) for one in known if one.at_ms is None)
+    return LOOKED_AT(is_known=not unread, read=read or "nothing", unread=unread)
+
+
 def duration(seconds: float) -> str:
     """A duration as text: "0.4 seconds", "42 seconds", "12 minutes", "5 hours", "3 days"."""
     if seconds < 10:
@@ -227,6 +241,10 @@ def duration(seconds: float) -> str:
         if seconds < up_to:
             return f"{seconds / size:,.0f} {name}s"
     return f"{seconds / 86_400:,.0f} days"
+
+
+def _clock(at_ms: int) -> str:
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%H:%M:%S} UTC"
 
 
 def _unended(sentence: str) -> str:

@@ -29,11 +29,12 @@ def to_json(value: Any) -> Any:
 
 
 def flow_json(flow: FlowView) -> dict[str, Any]:
-    """A flow with the number of its partitions and groups instead of the lists."""
+    """A flow with the number of its partitions and groups instead of the lists; what was not read is null."""
     made = {
         field.name: to_json(getattr(flow, field.name)) for field in dataclasses.fields(flow) if field.name not in _PAGED
     }
-    return {"name": flow.name, **made, **{name: len(getattr(flow, name)) for name in _PAGED}}
+    counts = {name: len(getattr(flow, name)) for name in _PAGED}
+    return {"name": flow.name, **made, **counts, **dict.fromkeys(flow.unread)}
 
 
 def page_json(rows: Sequence[Any], offset: int, limit: int) -> dict[str, Any]:

@@ -7,8 +7,9 @@ milliseconds since the epoch unless the name has another unit, sizes are bytes, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from typing import Any
 
 from mm2.copy.causes import Cause
 from mm2.copy.states import WELL, PartitionState
@@ -36,6 +37,13 @@ __all__ = [
     "TaskView",
     "ValueRange",
 ]
+
+
+def _read(default: Any, *evidence: Evidence) -> Any:
+    """A field that is unknown, null in JSON, until all of this was read once."""
+    metadata = {"evidence": evidence}
+    is_mapping = isinstance(default, dict)
+    return field(default_factory=dict, metadata=metadata) if is_mapping else field(default=default, metadata=metadata)
 
 
 class FlowState(StrEnum):
@@ -334,40 +342,46 @@ class FlowView:
     observed_ms: int | None = None
     source_error: str = ""
     target_error: str = ""
-    records: int = 0
-    bytes: int = 0
+    records: int = _read(0, Evidence.PROCESS)
+    bytes: int = _read(0, Evidence.PROCESS)
     records_per_s: float | None = None
     bytes_per_s: float | None = None
-    states: Mapping[PartitionState, int] = field(default_factory=dict)
-    gaps: Mapping[str, int] = field(default_factory=dict)
-    lost_ranges: int = 0
-    foreign_records: int = 0
-    batches: Mapping[str, int] = field(default_factory=dict)
-    latency: Mapping[str, Latency] = field(default_factory=dict)
+    states: Mapping[PartitionState, int] = _read({}, Evidence.WORKERS)
+    gaps: Mapping[str, int] = _read({}, Evidence.LEDGER)
+    lost_ranges: int = _read(0, Evidence.LEDGER)
+    foreign_records: int = _read(0, Evidence.LEDGER)
+    batches: Mapping[str, int] = _read({}, Evidence.PROCESS)
+    latency: Mapping[str, Latency] = _read({}, Evidence.PROCESS)
     troubles: tuple[str, ...] = ()
-    partitions: Sequence[PartitionView] = ()
-    groups: Sequence[GroupView] = ()
-    heartbeats: Sequence[HeartbeatView] = ()
-    connectors: Sequence[ConnectorView] = ()
-    workers: Sequence[GroupProcess] = ()
-    micro_batches: Mapping[int, int] = field(default_factory=dict)
-    lost_micro_batches: int = 0
-    failing_lanes: int = 0
+    partitions: Sequence[PartitionView] = _read((), Evidence.LEDGER)
+    groups: Sequence[GroupView] = _read((), Evidence.GROUPS)
+    heartbeats: Sequence[HeartbeatView] = _read((), Evidence.HEARTBEATS)
+    connectors: Sequence[ConnectorView] = _read((), Evidence.WORKERS)
+    workers: Sequence[GroupProcess] = _read((), Evidence.WORKERS)
+    micro_batches: Mapping[int, int] = _read({}, Evidence.PROCESS)
+    lost_micro_batches: int = _read(0, Evidence.PROCESS)
+    failing_lanes: int = _read(0, Evidence.PROCESS)
     metric_formats: frozenset[str] = frozenset({"legacy"})
-    differences: Mapping[str, int] = field(default_factory=dict)
-    verified_records: int = 0
-    losses: tuple[LossView, ...] = ()
-    throttles: Mapping[str, int] = field(default_factory=dict)
-    filled: Mapping[str, int] = field(default_factory=dict)
+    differences: Mapping[str, int] = _read({}, Evidence.LEDGER)
+    verified_records: int = _read(0, Evidence.LEDGER)
+    losses: tuple[LossView, ...] = _read((), Evidence.LEDGER)
+    throttles: Mapping[str, int] = _read({}, Evidence.LEDGER)
+    filled: Mapping[str, int] = _read({}, Evidence.PROCESS)
     groups_error: str = ""
     is_ledger_read: bool = True
     evidence: tuple[EvidenceView, ...] = ()
-    target_losses: int = 0
+    target_losses: int = _read(0, Evidence.TARGET_LOGS)
     causes: tuple[Cause, ...] = ()
 
     def has_read(self, what: Evidence) -> bool:
         """Whether it was read at least once."""
         return any(one.what is what and one.at_ms is not None for one in self.evidence)
+
+    @property
+    def unread(self) -> frozenset[str]:
+        """The names of fields whose values are not known, because a part of their evidence was never read."""
+        evidence = {one.name: one.metadata.get("evidence", ()) for one in fields(self)}
+        return frozenset(name for name, kinds in evidence.items() if not all(map(self.has_read, kinds)))
 
     @property
     def name(self) -> str:

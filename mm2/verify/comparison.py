@@ -689,9 +689,12 @@ class Comparison:
         self._add(Difference(kind, source, target, 1, detail), source)
 
     def _add(self, difference: Difference, near: int | None) -> None:
-        """Store a difference, merged with the last one if adjacent: whole partitions may be missing or displaced."""
+        """Store a difference, merged with the last one if adjacent: whole partitions may be missing or displaced.
+
+        Not across the ends of what was copied: missing records are explained on one side of them only.
+        """
         last, before = self._differences[-1] if self._differences else (None, None)
-        if last is not None and last.is_followed_by(difference):
+        if last is not None and last.is_followed_by(difference) and difference.source not in self._span.copied:
             self._differences[-1] = (last._replace(records=last.records + difference.records), before)
         else:
             self._differences.append((difference, near))

@@ -53,7 +53,7 @@ class Observations:
         for flow in overview["flows"]:
             self.states[flow["name"]][flow["state"]] += 1
             if flow["name"] == HOSTILE_FLOW:
-                self.partitions.update(flow["states"].keys())
+                self.partitions.update(flow["states"] or ())
                 texts = {flow["sentence"], flow["source_error"], *flow["troubles"]} - {""}
                 self.messages.update(text for text in texts if text in self.messages or len(self.messages) < _MESSAGES)
 

@@ -519,6 +519,28 @@ def test_lag_is_sorted_worst_first_and_compared_with_a_threshold(running: Enviro
     wait_until(lambda: running.copied("quiet"))
 
 
+def test_a_target_that_does_not_show_its_logs_is_no_evidence_of_a_complete_copy(
+    running: Environment, capsys: Capsys
+) -> None:
+    """The user may read the ledger, and not describe one of the remote topics."""
+    wait_until(lambda: running.ask(capsys, "lag", "--threshold", "0")[0] == 0)
+    place = Kind.TOPIC, running.remote("quiet"), ResourcePatternType.LITERAL
+    denial = AclBinding(*place, ME, "*", AclOperation.DESCRIBE, AclPermissionType.DENY)
+    grant(running.b, denial)
+    try:
+        wait_until(lambda: running.ask(capsys, "gaps")[0] == 2)
+        assert "; the logs of B were not compared with the ledger in 1 partition: " in running.ask(capsys, "gaps")[1]
+        code, document = parsed(running.ask(capsys, "lag", "--json"))
+        (flow,) = document["flows"]
+        assert (code, flow["records"], flow["records_at_least"]) == (1, None, 0)
+        sentence = running.ask(capsys, "status")[1].splitlines()[0]
+        assert "you lose no record that is known here" in sentence
+        assert "The logs of B were not compared with the ledger in 1 partition: " in sentence
+    finally:
+        take_away(running.b, denial)
+    wait_until(lambda: running.ask(capsys, "lag", "--threshold", "0")[0] == 0)
+
+
 def test_a_paused_topic_stops_the_others_continue_and_no_record_is_lost(running: Environment, capsys: Capsys) -> None:
     orders, quiet = running.topic("orders"), running.topic("quiet")
     wait_until(lambda: running.copied("orders"))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from mm2.copy.ledger import LEDGER_CONFIGS, chunk_record, entry_record, ledger_topic
@@ -17,18 +19,19 @@ from mm2.copy.states import PartitionState
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.settings import ClientSettings
-from mm2.kafka.structs import TopicInfo
+from mm2.kafka.structs import TopicInfo, TopicPartition
 from mm2.observer.views import FlowState
 from mm2.reasons import TargetLossCode
 from mm2.sandbox.kafka import LocalKafka
+from mm2.sandbox.ports import free_ports
 from mm2.verify.driver import Verifier
 from mm2.verify.planning import VerifyRequest
 from mm2.verify.report import Verdict
 from mm2.verify.verification import Verification
 from tests.integration.asking import asked
-from tests.integration.copy_flow import create
-from tests.integration.mirror_process import delete
-from tests.integration.verified_flow import file_of, flow_of, numbered, write
+from tests.integration.copy_flow import create, end_offset
+from tests.integration.mirror_process import MirrorProcess, delete, topics_of
+from tests.integration.verified_flow import file_of, flow_of, is_copied, numbered, write
 
 pytestmark = pytest.mark.timeout(300)
 Capsys = pytest.CaptureFixture[str]
@@ -131,6 +134,7 @@ def test_a_complete_copy_is_reported_with_what_was_looked_at(env: Environment, c
     assert code == 0, text
     assert f"looked at: logs of {env.unique}-a " in text
     assert "not read" not in text
+    assert "does not have all records" not in env.run(capsys, "plan")[1]
     assert f"If {env.unique}-a dies now you lose nothing." in env.run(capsys, "status")[1]
     (flow,) = env.json(capsys, "status")["flows"]
     read = {one["what"] for one in flow["evidence"] if one["at_ms"] and not one["error"]}
@@ -161,12 +165,17 @@ def test_no_verb_reports_a_complete_copy_after_the_target_has_lost_it(
     assert f"{env.unique}-b does not have all records of {env.unique}.t-0 that were copied to it: {why}" in text
     (flow,) = env.json(capsys, "status")["flows"]
     assert (flow["state"], flow["risk"]["records"]) == (FlowState.STOPPED, None), "no process runs it"
+    assert flow["target_losses"] == 1
 
     exit_code, text = env.run(capsys, "lag")
     assert exit_code == 1, text
     (lag,) = env.json(capsys, "lag")["flows"]
     assert (lag["records"], lag["seconds"], lag["partitions"][0]["is_exact"]) == (None, None, False)
     assert lag["partitions"][0]["state"] in {PartitionState.LOST_RANGE, PartitionState.DELETED}
+
+    exit_code, text = env.run(capsys, "plan")
+    assert (exit_code, "no problem was found" in text) == (1, False), text
+    assert f"does not have all records that were copied to it, in 1 partition, first {env.unique}.t-0: {why}" in text
 
     report = Verification(flow_of(env.file, env.unique).props, verifier).run(VerifyRequest())
     if code is TargetLossCode.DELETED:
@@ -185,3 +194,45 @@ def test_a_topic_that_both_clusters_have_deleted_is_no_loss(
     code, text = env.run(capsys, "gaps")
     assert (code, "LOST" in text) == (0, False), text
     assert f"{env.unique}.t-0  deleted on both clusters" in text
+
+
+def test_a_running_flow_whose_remote_topic_is_deleted_is_not_reported_as_complete(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, tmp_path: Path, capsys: Capsys
+) -> None:
+    """The flow creates the topic again; whatever it does then, nobody may read that nothing is missing while the topic is empty."""
+    (port,) = free_ports(1)
+    topic, remote = f"{unique}.t", f"{unique}-a.{unique}.t"
+    create(kafka_a, topic, retention__ms="-1")
+    write(kafka_a, topic, numbered(COPIED))
+    more = {"listeners": f"http://127.0.0.1:{port}", "refresh__topics__interval__seconds": "2"}
+    file = file_of(kafka_a, kafka_b, unique, tmp_path, **more)
+    flow, url = flow_of(file, unique), f"http://127.0.0.1:{port}/overview/{unique}-a/{unique}-b"
+    process = MirrorProcess(file, tmp_path / "log")
+    checked = 0
+    try:
+        process.eventually(lambda: is_copied(flow, kafka_b, {TopicPartition(topic, 0): COPIED}), 120)
+        process.eventually(lambda: "you lose nothing" in httpx.get(url, timeout=10).json()["sentence"], 60)
+        delete(kafka_b, remote)
+        deleted_ms = time.time() * 1000
+        until_s = time.monotonic() + 20
+        while time.monotonic() < until_s:
+            before = records_of(kafka_b, remote)
+            overview = httpx.get(url, timeout=10).json()
+            found = [asked(capsys, verb, file, str(flow.pair)) for verb in ("gaps", "lag", "status")]
+            if max(before, records_of(kafka_b, remote)) == COPIED:
+                continue  # copied again, meanwhile
+            checked += 1
+            for code, out, _ in found:
+                assert (code, "you lose nothing" in out) == (max(1, code), False), out
+            read_ms = {one["what"]: one["at_ms"] for one in overview["evidence"]}["target_logs"]
+            if read_ms > deleted_ms:
+                assert "you lose nothing" not in overview["sentence"], overview
+                assert overview["risk"]["records"] is None, overview
+    finally:
+        process.clean_up()
+    assert checked, "the topic was never empty"
+
+
+def records_of(broker: LocalKafka, topic: str) -> int:
+    """The end offset of a topic that may not exist."""
+    return end_offset(broker, topic) if topic in topics_of(broker) else 0

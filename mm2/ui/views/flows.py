@@ -9,7 +9,8 @@ from urllib.parse import quote
 from nicegui import ui
 
 from mm2.copy.states import PartitionState
-from mm2.evidence import HEARTBEATS, Evidence
+from mm2.evidence import HEARTBEATS, RISK, Evidence
+from mm2.observer.flow_state import looked_at
 from mm2.observer.history import QUANTILES, History, latency_name
 from mm2.observer.long_term import Curves
 from mm2.observer.traces import reason_of
@@ -18,11 +19,12 @@ from mm2.ui.charts import Curve, TimeChart, TimeRange
 from mm2.ui.heartbeats import BEAT_STEP_MS, Beat, FlowHeartbeats, Heartbeats, heartbeat_of
 from mm2.ui.parts import TONES, Element, rank_of, within
 from mm2.ui.source import PageData
-from mm2.ui.wording import UNKNOWN, at_least, clock, count, plural, rate, seconds, size
+from mm2.ui.wording import UNKNOWN, at_least, count, plural, rate, seconds, size
 
 _CURVES: Final = (Curve("50 %", 1, "solid", 2.4), Curve("95 %", 2, "dashed", 1.8), Curve("99 %", 3, "dotted", 1.8))
 _LATENCIES: Final = tuple(map(latency_name, QUANTILES))
-_STALE_MS: Final = 10_000
+#: Of many partitions, the logs are read every ten seconds.
+_STALE_MS: Final = 30_000
 #: A longer sentence is set in a smaller font: it describes several things.
 _LONG: Final = 110
 
@@ -155,8 +157,7 @@ class _FlowBlock:
         self._sentence.show(flow.sentence)
         long = " long" if len(flow.sentence) > _LONG else ""
         self._sentence.show_classes(f"sentence{long}{f' {tone}' if flow.state in _ALARM_STATES else ''}")
-        is_stale = flow.observed_ms is not None and at_ms - flow.observed_ms > _STALE_MS
-        self._observed.show(f"last observed at {clock(flow.observed_ms)} UTC" if is_stale else "")
+        self._observed.show(observed_text(at_ms, flow))
         self._show_errors(flow)
         self._rate.show(rate(flow.records_per_s))
         self._bytes.show(rate_of_bytes(flow.bytes_per_s))
@@ -164,8 +165,9 @@ class _FlowBlock:
         shown = at_least(records, is_exact=flow.risk.records is not None)
         self._lag.show(shown + (f" · {size(lag_bytes)}" if records and lag_bytes else ""))
         self._partitions.show(flow)
-        self._lost.show(count(flow.lost_ranges if flow.is_ledger_read else None))
-        self._lost.show_classes("state bad" if flow.lost_ranges else "")
+        lost = flow.lost_ranges if flow.is_ledger_read else None
+        self._lost.show(at_least(lost, is_exact=not flow.target_losses))
+        self._lost.show_classes("state bad" if flow.lost_ranges or flow.target_losses else "")
         self._show_beats(at_ms, flow, heartbeats)
 
     def show_latency(self, history: History) -> None:
@@ -205,6 +207,13 @@ class _FlowBlock:
 
 
 _ALARM_STATES: Final = frozenset({FlowState.NO_TOPICS, FlowState.DEGRADED, FlowState.STOPPED})
+
+
+def observed_text(at_ms: int, flow: FlowView) -> str:
+    """What the sentence is made of, unless all of it was read just now."""
+    times = [one.at_ms for one in flow.evidence if one.what in RISK.evidence]
+    is_current = all(time_ms is not None and at_ms - time_ms <= _STALE_MS for time_ms in times)
+    return "" if is_current else f"{looked_at(flow, RISK.evidence)}"
 
 
 def beats_text(flow: FlowView, marks: Sequence[bool | None]) -> str:

@@ -125,7 +125,8 @@ def lead(flows: Sequence[FlowView]) -> str:
     """What is listed, what was lost, and of which flows this is not known, or not as of now."""
     lost = sum(flow.lost_ranges for flow in flows)
     unread = [flow for flow in flows if not flow.is_ledger_read]
-    known = [] if flows and len(unread) == len(flows) else [NO_LOSS()]
+    is_known = not flows or len(unread) < len(flows)
+    known = [NO_LOSS()] if is_known and not any(flow.target_losses for flow in flows) else []
     return " ".join(
         (
             "Offsets of the source without a record on the target, and why.",

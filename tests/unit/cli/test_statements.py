@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from mm2.cli import evidence as failover_output
-from mm2.cli import gaps, heartbeats, plan, statements, status, topics, verify
+from mm2.cli import gaps, heartbeats, plan, statements, topics, verify
 from mm2.cli.flow import ConfiguredFlow
 from mm2.cli.tables import COLLAPSED_ABOVE
 from mm2.config.mirrormaker import SourceAndTarget
@@ -24,7 +25,8 @@ from mm2.metrics.flows import FLOW_METRICS
 from mm2.metrics.metric import Sheet
 from mm2.mirror.preview import Preview
 from mm2.observer.collector import SnapshotMetrics
-from mm2.observer.flow_state import FlowInputs, summary_of
+from mm2.observer.flow_state import FlowInputs, looked_at, summary_of
+from mm2.observer.shapes import flow_json
 from mm2.observer.topics import topic_view
 from mm2.observer.views import (
     CertificateView,
@@ -138,7 +140,7 @@ CASES: Final[Mapping[str, Callable[[bool], str]]] = {
     "UNCOMPARED": lambda known: sentence(
         risk_without(known), uncompared=0 if known else 3, uncompared_why="" if known else "not authorized"
     ),
-    "LOOKED_AT": lambda known: status.looked_at(flow(*unread(Evidence.TARGET_LOGS, is_known=known))),
+    "LOOKED_AT": lambda known: looked_at(flow(*unread(Evidence.TARGET_LOGS, is_known=known))),
     "HEALTHY": lambda known: health(*unread(Evidence.TARGET_LOGS, is_known=known)),
     "GAPS": lambda known: gaps_output(has_entry=True, is_read=known),
     "NO_GAP": lambda known: gaps_output(has_entry=known),
@@ -195,6 +197,13 @@ def test_groups_without_their_offsets_are_not_reported_as_complete(
         run_groups(monkeypatch, file, GROUP, groups_error=error)
         texts.append("".join(capsys.readouterr()))
     check(STATEMENTS["NO_GROUP_REASON"], *texts)
+
+
+def test_the_dashboard_shows_what_was_read_unless_all_of_it_is_current() -> None:
+    now_ms = 1_700_000_000_000
+    assert not flows_page.observed_text(now_ms + 5_000, flow())
+    late = flows_page.observed_text(now_ms + 60_000, flow(Evidence.TARGET_LOGS))
+    assert late == "looked at: logs of A 22:13:20 UTC, ledger on B 22:13:20 UTC; not read: logs of B"
 
 
 # -- metrics -----------------------------------------------------------------------------------------------------------
@@ -274,6 +283,14 @@ def test_a_metric_without_its_evidence_has_no_series(metric: Any) -> None:
         assert name not in samples(full_flow(what)), what
     if metric.name == "mm2_flow_cluster_up":
         assert name not in samples(full_flow(*Evidence)), "neither answered nor failed"
+
+
+@pytest.mark.parametrize("name", [one.name for one in fields(FlowView) if one.metadata])
+def test_a_field_without_its_evidence_is_null(name: str) -> None:
+    (known,) = (one for one in fields(FlowView) if one.name == name)
+    assert flow_json(full_flow())[name] is not None
+    for what in known.metadata["evidence"]:
+        assert flow_json(full_flow(what))[name] is None, what
 
 
 def test_the_page_is_generated_from_the_statements() -> None:

@@ -17,7 +17,18 @@ from mm2.cli.output import write_document
 from mm2.cli.status import _coloured, document, exit_code, selected, write_flows
 from mm2.cli.tables import COLLAPSED_ABOVE, MOST_ROWS
 from mm2.copy.states import PartitionState
-from mm2.observer.views import ConnectorView, FlowState, FlowView, LossView, PartitionView, Risk, Snapshot, TaskView
+from mm2.evidence import Evidence
+from mm2.observer.views import (
+    ConnectorView,
+    EvidenceView,
+    FlowState,
+    FlowView,
+    LossView,
+    PartitionView,
+    Risk,
+    Snapshot,
+    TaskView,
+)
 
 HEALTHY = PartitionView(
     "orders",
@@ -37,6 +48,10 @@ TOO_LARGE = PartitionView(
 )
 LOST = LossView("orders", 0, 300, 899, "retention", 1_700_000_000_000)
 NOTED = PartitionView("orders", 2, "A.orders", PartitionState.RUNNING, note="at least once")
+
+
+#: What is read from outside of the process that runs the flow.
+OUTSIDE = tuple(EvidenceView(what, 1_700_000_000_000) for what in Evidence if what is not Evidence.PROCESS)
 
 
 def flow(state: FlowState = FlowState.RUNNING, **changes: Any) -> FlowView:
@@ -129,7 +144,7 @@ def test_the_exit_code_is_that_of_the_worst_flow(flows: list[FlowView], code: in
 
 def test_json_has_every_field_of_the_snapshot() -> None:
     out = io.StringIO()
-    shown = document(snapshot(flow(states={PartitionState.RUNNING: 1}, losses=(LOST,))))
+    shown = document(snapshot(flow(states={PartitionState.RUNNING: 1}, losses=(LOST,), evidence=OUTSIDE)))
     write_document(argparse.Namespace(), shown, out)
     reported = json.loads(out.getvalue())
     (one,) = reported["flows"]
@@ -149,13 +164,16 @@ def test_json_has_every_field_of_the_snapshot() -> None:
 
 def test_what_only_a_process_knows_is_null_in_json() -> None:
     """0 records would contradict `/overview` of the process, and the figure of the demo."""
-    shown = document(snapshot(flow()))
+    shown = document(snapshot(flow(evidence=OUTSIDE)))
     (one,) = shown["flows"]
     names = ["records", "bytes", "batches", "latency", "micro_batches", "lost_micro_batches", "failing_lanes", "filled"]
     assert {name: one[name] for name in names} == dict.fromkeys(names)
     assert (one["partitions"][0]["records"], one["partitions"][0]["bytes"]) == (None, None)
     assert (shown["spark"], shown["reloads"], shown["certificates"]) == (None, None, None)
     assert one["gaps"] == {}, "read from the ledger"
+    unread = tuple(read for read in OUTSIDE if read.what is not Evidence.LEDGER)
+    (one,) = document(snapshot(flow(evidence=unread)))["flows"]
+    assert (one["gaps"], one["lost_ranges"], one["connectors"]) == (None, None, ()), "0 would be a statement"
 
 
 def many(count: int) -> tuple[PartitionView, ...]:

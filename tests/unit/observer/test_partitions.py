@@ -19,11 +19,12 @@ from mm2.kafka.errors import BrokerFailure
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.preparation import Preparation, filling
 from mm2.mirror.promotions import Promotion, promoted
+from mm2.mirror.target_logs import TargetLoss
 from mm2.observer.flow_state import LOSSES_REPORTED_MS, FlowInputs, state_of, summary_of
 from mm2.observer.partitions import BEHIND_OFFSETS, STALLED_S, PartitionBook, PartitionInputs, Partitions
 from mm2.observer.timestamps import BatchTimestamp
 from mm2.observer.views import FlowState, LossView, PartitionView
-from mm2.reasons import PauseCode
+from mm2.reasons import PauseCode, TargetLossCode
 
 T0 = TopicPartition("t", 0)
 T1 = TopicPartition("t", 1)
@@ -740,3 +741,61 @@ def test_a_partition_at_rest_is_not_looked_at(env: Environment, monkeypatch: pyt
     env.ends[T1] = 25
     env.refresh()
     assert made == [T0, T1, T1]
+
+
+LOSS = TargetLoss(TargetLossCode.RECREATED, "A.t was deleted and created again")
+
+
+@pytest.mark.parametrize(
+    ("code", "state"),
+    [
+        (TargetLossCode.DELETED, PartitionState.DELETED),
+        (TargetLossCode.RECREATED, PartitionState.LOST_RANGE),
+        (TargetLossCode.SHORTER, PartitionState.LOST_RANGE),
+    ],
+)
+def test_a_partition_whose_copy_the_target_has_lost_is_not_without_lag(
+    env: Environment, code: TargetLossCode, state: PartitionState
+) -> None:
+    seen = env.refresh(target_losses={T0: TargetLoss(code, "it is gone"), T1: None})
+    first, second = seen.views
+    assert (first.state, first.reason) == (state, "on the target: it is gone")
+    assert (first.is_lag_exact, first.known_lag, first.lag_seconds) == (False, None, None)
+    assert (second.state, second.lag_records, second.is_lag_exact) == (PartitionState.RUNNING, 0, True)
+    assert (seen.risk.records, seen.risk.least, seen.target_losses[0][0]) == (None, 0, T0)
+    inputs = FlowInputs("A", "B", True, seen.risk, seen.states, target_losses=seen.target_losses)
+    assert state_of(inputs) is FlowState.DEGRADED
+    assert summary_of(inputs) == (
+        "What would be lost is not known: B does not have all records of t-0 that were copied to it: it is gone."
+    )
+    assert env.refresh().risk.records == 0, "the topic was put back"
+
+
+def test_a_loss_on_the_target_is_reported_of_paused_partitions_and_not_instead_of_another_condition(
+    env: Environment,
+) -> None:
+    env.entry(T1, 20, 20, condition=PartitionCondition("TOO_LARGE", "a record is too large", 20, 1))
+    seen = env.refresh(held="paused", target_losses={T0: LOSS, T1: LOSS})
+    first, second = seen.views
+    assert (first.state, first.pause) == (PartitionState.LOST_RANGE, PauseCode.FLOW)
+    assert first.reason == "on the target: A.t was deleted and created again; copying is paused"
+    assert (second.state, second.is_lag_exact) == (PartitionState.TOO_LARGE, False)
+
+
+def test_without_the_logs_of_the_target_a_lag_is_a_lower_bound(env: Environment) -> None:
+    seen = env.refresh(target_losses={T0: None})
+    assert [view.is_lag_exact for view in seen.views] == [True, False]
+    assert (seen.uncompared, seen.risk.records, seen.risk.least) == (1, None, 0)
+    inputs = FlowInputs(
+        "A", "B", True, seen.risk, seen.states, uncompared=seen.uncompared, uncompared_why="not authorized."
+    )
+    assert summary_of(inputs) == (
+        "If A dies now you lose no record that is known here. The logs of B were not compared with the ledger in 1 partition: "
+        "not authorized."
+    )
+
+
+def test_the_target_of_a_topic_that_the_source_has_deleted_does_not_matter(env: Environment) -> None:
+    gone = BrokerFailure.of(3, subject="t-0")
+    seen = env.refresh(missing={T0: gone}, target_losses={T0: LOSS, T1: None})
+    assert (seen.target_losses, seen.uncompared) == ((), 0)

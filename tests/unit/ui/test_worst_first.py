@@ -93,6 +93,8 @@ def test_losses_are_not_denied_before_the_ledger_was_read() -> None:
         f"{first} Lost: 2 ranges that the source had deleted. {unknown}"
     )
     stale = "B does not respond: the data of A->B is stale."
+    lost = "B does not have all records of A->B that were copied to it, in 2 partitions: see Partitions."
+    assert gaps_page.lead([flow(target_losses=2)]) == f"{first} {lost}", "not: no lost range"
     assert gaps_page.lead([flow(target_error="timed out")]) == f"{first} No lost range is in the ledgers. {stale}"
 
 

@@ -342,6 +342,18 @@ def test_without_a_ledger_both_ends_are_open_but_no_common_record_is_a_differenc
     assert empty.explained == {Explained.PENDING: 40}
 
 
+def test_records_that_were_copied_to_a_recreated_topic_are_expected_there() -> None:
+    """The ledger has offsets 10 to 29 as copied, of which 12 is a gap; later ones may not have been copied yet."""
+    source = offsets([record(number) for number in range(40)])
+    one = replace(span(40, 0, [], open_start=True, open_end=True), copied=(10, 30), excluded=(Gap(12, 13, "filtered"),))
+    findings = compare(one, ListFeed(source), ListFeed([]))
+    assert findings.counts == {DifferenceKind.MISSING: 19}
+    assert findings.explained == {Explained.PENDING: 20}
+    again = [(place, one) for place, (_, one) in enumerate([*source[10:12], *source[13:35]])]
+    findings = compare(replace(one, piece=replace(one.piece, target_after=24)), ListFeed(source), ListFeed(again))
+    assert findings.is_equal, findings
+
+
 def test_without_a_ledger_only_the_source_may_have_more_records_at_the_end() -> None:
     """Another program has written to the remote topic after Java's MirrorMaker was stopped."""
     source = offsets([record(number) for number in range(20)])
