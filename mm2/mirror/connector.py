@@ -10,6 +10,7 @@ import structlog
 
 from mm2 import __version__
 from mm2.config.configdef import AbstractConfig, ConfigDef, ConfigException
+from mm2.config.mirror_keys import is_job_on
 from mm2.connect.api import SourceConnector
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
@@ -51,7 +52,8 @@ class MirrorConnector(SourceConnector):
         return self.DEFINITION
 
     def validate(self, props: Mapping[str, str]) -> list[tuple[str, str]]:
-        return [*super().validate(props), *unusable_classes(props, self.DEFINITION)]
+        errors = unusable_classes(props, self.DEFINITION)
+        return [*super().validate(props), *((key, str(error)) for key, error in errors.items())]
 
     def start(self, props: dict[str, str]) -> None:
         """Start the scheduler. Raises ConfigException or ConnectError if `props` cannot be used."""
@@ -74,6 +76,8 @@ class MirrorConnector(SourceConnector):
         """Set up everything and schedule all jobs without running them; None if there is nothing to do."""
         self._props = dict(props)
         self._settings = AbstractConfig(self.DEFINITION, props)
+        for error in unusable_classes(props, self.DEFINITION).values():
+            raise error
         self._clients = MirrorClients(self._props)
         if not self._active():
             return None
@@ -139,14 +143,14 @@ class MirrorConnector(SourceConnector):
         for cluster in self._clusters:
             cluster.close()
 
-    def _interval_s(self, job: str, *, group: str | None = None) -> float:
+    def _interval_s(self, job: str) -> float:
         """Seconds between runs, from `<job>.interval.seconds`; negative if the job is disabled.
 
         Raises ConfigException for 0, with which Java's connector fails to start too.
         """
-        key = f"{group or job}.interval.seconds"
+        key = f"{job}.interval.seconds"
         seconds = self._settings.int(key)
-        if not self._settings.bool(f"{job}.enabled"):
+        if not is_job_on(self._props, job):
             return -1
         if seconds == 0:
             raise ConfigException(key, seconds, f"must be positive; {job}.enabled=false disables it")

@@ -14,7 +14,7 @@ from mm2.config.values import NoSuchClass, split_list
 from mm2.connect.api import ConnectError
 from mm2.connect.herder.plugin_infos import refusal
 from mm2.connect.plugins import Plugins
-from mm2.connect.plugins.registry import PluginLimits
+from mm2.connect.plugins.registry import CONNECTOR_KEY, PluginLimits
 from mm2.kafka.admin import Admin
 from mm2.mirror.filters import ConfigPropertyFilter, GroupFilter, TopicFilter
 from mm2.mirror.policy import ReplicationPolicy
@@ -90,24 +90,24 @@ def ships(key: str, name: str) -> bool:
     return _SHIPPED.is_registered(name, CLASS_KEYS[key])
 
 
-def unusable_classes(props: Mapping[str, str], definition: ConfigDef) -> list[tuple[str, str]]:
-    """(key, message) for each class in ``props`` that cannot be used. Messages are Kafka's.
+def unusable_classes(props: Mapping[str, str], definition: ConfigDef) -> dict[str, ConfigException]:
+    """The error of each class in ``props`` that cannot be used, by key. Messages are Kafka's.
 
     Classes of TLS and SASL are Java's: those whose work is done here count as known.
     """
-    errors = []
+    errors: dict[str, ConfigException] = {}
     for key, row in definition.keys.items():
         name = props.get(key, "").strip()
-        if row.type is not Type.CLASS or not name or key in CONNECTOR_CONFIG:
+        if row.type is not Type.CLASS or not name or key == CONNECTOR_KEY:
             continue
-        kind = CLASS_KEYS.get(key)
+        kind = CLASS_KEYS.get(key, object if key in CONNECTOR_CONFIG else None)
         if kind is not None:
             try:
                 _process.find(name, kind, key=key)
             except ConnectError as error:
-                errors.append((key, str(refusal(_process, name, kind, key, None, error))))
+                errors[key] = refusal(_process, name, kind, key, None, error)
         elif (effect := effect_of(Place.MIRROR, key)) is not None and name not in effect.accepted:
-            errors.append((key, str(NoSuchClass(key, name, f"Class {name} could not be found."))))
+            errors[key] = NoSuchClass(key, name, f"Class {name} could not be found.")
     return errors
 
 
