@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mm2.config.mirror_keys import MIRROR_CHECKPOINT_CONFIG, MIRROR_SOURCE_CONFIG
+from mm2.config.mirror_keys import MIRROR_CHECKPOINT_CONFIG, MIRROR_SOURCE_CONFIG, is_job_on
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.connect.api import ConnectError
 from mm2.connect.plugins import Plugins
@@ -118,3 +118,24 @@ def test_a_class_of_another_kind_is_an_error_that_names_the_key() -> None:
     assert error == ("topic.filter.class", f"Class class {name} does not implement the TopicFilter interface")
     with pytest.raises(ConnectError, match=r"topic\.filter\.class"):
         plugins.topic_filter({"topic.filter.class": name})
+
+
+@pytest.mark.parametrize(
+    "job", ["refresh.topics", "sync.topic.acls", "emit.checkpoints", "sync.group.offsets", "emit.heartbeats"]
+)
+def test_a_job_with_a_negative_interval_is_off(job: str) -> None:
+    assert is_job_on({f"{job}.enabled": "true"}, job)
+    assert is_job_on({f"{job}.enabled": " TRUE ", f"{job}.interval.seconds": "1"}, job)
+    assert not is_job_on({f"{job}.enabled": "true", f"{job}.interval.seconds": " -1"}, job)
+    assert not is_job_on({f"{job}.enabled": "false"}, job)
+
+
+def test_group_offsets_are_not_synced_by_default() -> None:
+    assert not is_job_on({}, "sync.group.offsets")
+
+
+def test_without_checkpoints_there_are_no_tasks_to_read_the_groups() -> None:
+    """A negative interval was the shortest one: the task read all groups ten times a second."""
+    connector = MirrorCheckpointConnector()
+    connector.rehearse({**CONNECTOR, "emit.checkpoints.interval.seconds": "-1"})
+    assert connector.task_configs(3) == []
