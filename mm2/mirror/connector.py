@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
 from typing import ClassVar, Final, TypeVar
 
 import structlog
@@ -16,7 +15,7 @@ from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.mirror.clients import MirrorClients, Side
 from mm2.mirror.filters import MirrorFilter, close_quietly
-from mm2.mirror.plugins import unusable_classes
+from mm2.mirror.plugins import unusable_classes, with_class_checks
 from mm2.mirror.recurring_errors import RecurringErrors
 from mm2.mirror.scheduler import Job, Scheduler
 
@@ -49,11 +48,7 @@ class MirrorConnector(SourceConnector):
         return __version__
 
     def config(self) -> ConfigDef:
-        return self.DEFINITION
-
-    def validate(self, props: Mapping[str, str]) -> list[tuple[str, str]]:
-        errors = unusable_classes(props, self.DEFINITION)
-        return [*super().validate(props), *((key, str(error)) for key, error in errors.items())]
+        return with_class_checks(self.DEFINITION)
 
     def start(self, props: dict[str, str]) -> None:
         """Start the scheduler. Raises ConfigException or ConnectError if `props` cannot be used."""

@@ -91,6 +91,10 @@ def test_every_class_key_of_a_mirror_connector_names_a_class_that_is_not_found(c
     assert {"replication.policy.class", "sasl.login.class", "ssl.engine.factory.class"} <= set(keys)
     for key in keys:
         errors = made.validate({**CONNECTOR, key: "org.acme.Nope"})
+        (value,) = (
+            one.value for one in made.config().config_values({**CONNECTOR, key: "org.acme.Nope"}) if one.name == key
+        )
+        assert value is None
         assert errors == [
             (key, f"Invalid value org.acme.Nope for configuration {key}: Class org.acme.Nope could not be found.")
         ]
