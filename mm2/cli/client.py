@@ -15,7 +15,7 @@ from mm2.cli.tables import number, table
 from mm2.cli.terminal import csv_cell, with_controls
 from mm2.cli.verbs import examples, seconds
 from mm2.config.configdef import ConfigException
-from mm2.config.java_regex import compile_java
+from mm2.config.java_regex import JavaPattern, compile_java
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.properties import load_properties
 from mm2.config.providers import ConfigTransformer
@@ -202,7 +202,7 @@ def _rows(found: Offsets) -> Iterable[tuple[str, str, int, OffsetAndMetadata]]:
             yield group, topic, partition, at
 
 
-def _pattern(text: str) -> re.Pattern[str]:
+def _pattern(text: str) -> JavaPattern:
     try:
         return compile_java(text)
     except (re.error, ValueError) as error:

@@ -23,6 +23,7 @@ from mm2.cli.logs import add_log_options, configure_logging
 from mm2.cli.served import Served
 from mm2.cli.signals import ask_at_hangup, exit_in, stop_at_signals
 from mm2.config.configdef import ConfigException
+from mm2.config.java_options import ineffective_variables
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.properties import UnreadableFile
 from mm2.config.unread import unread_message
@@ -87,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         config = MirrorMakerConfig(file.load())
         for key, nearest in config.unread_keys():
             log.warning("%s", unread_message(options.config, key, nearest))
-        for one in config.ineffective_keys(options.clusters):
+        for one in (*config.ineffective_keys(options.clusters), *ineffective_variables()):
             log.warning("%s", one)
         if config.disabled_message:
             log.warning("%s", config.disabled_message)

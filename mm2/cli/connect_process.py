@@ -22,6 +22,7 @@ from mm2.allocator import collect_less_often, use_one_arena
 from mm2.cli.logs import add_log_options, configure_logging
 from mm2.cli.signals import exit_in, stop_at_signals
 from mm2.config.configdef import ConfigException
+from mm2.config.java_options import ineffective_variables
 from mm2.config.key_effects import check_effects, worker_uses
 from mm2.config.legacy_keys import without_legacy_keys
 from mm2.config.properties import load_properties
@@ -209,7 +210,7 @@ class _Running:
                 name,
                 "allowed.paths (or allowlist.pattern for EnvVarConfigProvider)",
             )
-        for one in check_effects(worker_uses(props)):
+        for one in (*check_effects(worker_uses(props)), *ineffective_variables()):
             log.warning("%s", one)
         self._settings = RestSettings.of(props)
         check_access(props)

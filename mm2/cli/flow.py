@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any, Final
 
 from mm2.cli.output import add_output
 from mm2.config.configdef import ConfigException
+from mm2.config.java_regex import JavaPattern
 from mm2.config.mirror_keys import SOURCE_CONNECTOR
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.config.properties import load_properties
@@ -69,7 +69,7 @@ def add_topics(parser: Any) -> None:
     )
 
 
-def pattern_argument(name: str, text: str | None) -> re.Pattern[str] | None:
+def pattern_argument(name: str, text: str | None) -> JavaPattern | None:
     """The patterns of an argument as one; None without it. Raises ConfigException for an invalid pattern, CommandError for none."""
     if text is None:
         return None

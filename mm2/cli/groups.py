@@ -20,7 +20,7 @@ from mm2.cli.output import is_wide, write_document
 from mm2.cli.status import add_timeout
 from mm2.cli.tables import number, table
 from mm2.cli.verbs import examples
-from mm2.config.mirror_keys import CHECKPOINT_CONNECTOR
+from mm2.config.mirror_keys import CHECKPOINT_CONNECTOR, is_job_on
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.evidence import NO_GROUP_REASON
 from mm2.kafka.errors import BrokerFailure
@@ -114,7 +114,7 @@ def run(options: Any) -> int:
 
 def _is_synced(config: MirrorMakerConfig, options: Any) -> bool:
     pair = pair_of(config, options.config, options.flow)
-    return config.connector_config(pair, CHECKPOINT_CONNECTOR).get(_SYNC_KEY, "false").strip().lower() == "true"
+    return is_job_on(config.connector_config(pair, CHECKPOINT_CONNECTOR), "sync.group.offsets")
 
 
 def _write_groups(view: FlowView, groups: Sequence[GroupView], *, is_synced: bool, wide: bool) -> None:

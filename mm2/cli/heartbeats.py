@@ -17,7 +17,7 @@ from mm2.cli.output import add_output, write_document
 from mm2.cli.tables import table
 from mm2.cli.verbs import examples, seconds
 from mm2.config.configdef import ConfigException
-from mm2.config.mirror_keys import HEARTBEAT_CONNECTOR, SOURCE_CONNECTOR
+from mm2.config.mirror_keys import HEARTBEAT_CONNECTOR, SOURCE_CONNECTOR, is_job_on
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.evidence import FRESH
 from mm2.kafka.cluster import Cluster
@@ -47,9 +47,8 @@ class ExpectedHeartbeats:
         enabled = config.replicating_pairs()
         beats, copies = set(), set()
         for pair in config.cluster_pairs():
-            beating = config.connector_config(pair, HEARTBEAT_CONNECTOR).get("emit.heartbeats.enabled", "true")
             source = config.connector_config(pair, SOURCE_CONNECTOR)
-            if beating.strip().lower() == "true":
+            if is_job_on(config.connector_config(pair, HEARTBEAT_CONNECTOR), "emit.heartbeats"):
                 beats.add(str(pair))
             if pair in enabled and source.get("heartbeats.replication.enabled", "true").strip().lower() == "true":
                 copies.add(str(pair))

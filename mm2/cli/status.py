@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import io
 import math
-import re
 import signal
 import sys
 import time
@@ -45,6 +44,7 @@ from mm2.cli.tables import (
 )
 from mm2.cli.terminal import visible, with_controls
 from mm2.cli.verbs import examples, seconds
+from mm2.config.java_regex import JavaPattern
 from mm2.copy.causes import Cause, StoppedPartition, alike, cause_of, sentences_of, shortened
 from mm2.copy.states import HEALTHY, PartitionState
 from mm2.kafka.structs import TopicPartition
@@ -120,7 +120,7 @@ def look(options: Any) -> Snapshot:
     return snapshot if pattern is None else selected(snapshot, pattern, options.topic)
 
 
-def selected(snapshot: Snapshot, pattern: re.Pattern[str], text: str) -> Snapshot:
+def selected(snapshot: Snapshot, pattern: JavaPattern, text: str) -> Snapshot:
     """Only the partitions of matching topics; the figures of the flows stay.
 
     Raises CommandError if there are none, unless a cluster that does not answer may have them.

@@ -59,10 +59,13 @@ class ConfigKey:
     def required(self) -> bool:
         return self.default is NO_DEFAULT
 
-    def parse(self, value: object, *, shown_as: str | None = None) -> object:
-        """Type and validate ``value``; errors name the key ``shown_as`` (default: its name)."""
+    def parse(self, value: object, *, shown_as: str | None = None, merges_duplicates: bool = True) -> object:
+        """Type and validate ``value``; errors name the key ``shown_as`` (default: its name).
+
+        As in Kafka, reading a list of distinct items merges duplicates, and validating a connector reports them.
+        """
         name = shown_as or self.name
-        parsed = self.typed(value, shown_as=name)
+        parsed = self.typed(value, shown_as=name) if merges_duplicates else parse_type(name, value, self.type)
         if self.validator is not None:
             self.validator.ensure_valid(name, parsed)
         return parsed

@@ -429,9 +429,11 @@ def source_connector_config(props: Mapping[str, str]) -> ConfigDef:
     are the defaults of the other groups.
     """
     definition = ConfigDef(SOURCE_CONNECTOR_CONFIG)
-    if not any(key.startswith(TOPIC_CREATION_PREFIX) for key in props):
+    named = split_list(props.get("topic.creation.groups") or "")
+    # Duplicates are one error, that of the list.
+    if len(set(named)) < len(named) or not any(key.startswith(TOPIC_CREATION_PREFIX) for key in props):
         return definition
-    groups = [group for group in split_list(props.get("topic.creation.groups") or "") if group != _DEFAULT_GROUP]
+    groups = [group for group in named if group != _DEFAULT_GROUP]
     for group in dict.fromkeys([_DEFAULT_GROUP, *groups]):
         # Kafka names the group of keys twice.
         name = group if group == _DEFAULT_GROUP else f"{_CREATION}: {group}"

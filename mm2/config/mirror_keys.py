@@ -399,6 +399,15 @@ CONNECTOR_CONFIGS: Final = {
 CONNECTOR_KEYS: Final = frozenset(name for definition in CONNECTOR_CONFIGS.values() for name in definition.names)
 """Every key that any of the three connectors declares; at the top of the file these are defaults of all flows."""
 
+
+def is_job_on(props: Mapping[str, str], job: str) -> bool:
+    """Whether a connector with these properties runs this periodic job: enabled, and its interval is not negative."""
+    key = f"{job}.enabled"
+    (default, *_) = (str(one.keys[key].default) for one in CONNECTOR_CONFIGS.values() if key in one)
+    is_enabled = props.get(key, default).strip().lower() == "true"
+    return is_enabled and not props.get(f"{job}.interval.seconds", "").strip().startswith("-")
+
+
 MIRROR_CLIENT_CONFIG: Final = ConfigDef(CLUSTER_CONFIG, REPLICATION_POLICY_CONFIG, FORWARDING_ADMIN_CONFIG)
 """Keys of MirrorClient, the client library for one cluster (Kafka's ``MirrorClientConfig``)."""
 

@@ -31,7 +31,7 @@ from mm2.config.configdef import (
     missing,
     split_list,
 )
-from mm2.config.key_effects import IneffectiveKey, check_effects, flow_uses, process_uses
+from mm2.config.key_effects import Effect, IneffectiveKey, check_effects, flow_uses, process_uses
 from mm2.config.mirror_keys import (
     CONNECTOR_CLASSES,
     CONNECTOR_CONFIGS,
@@ -276,7 +276,15 @@ class MirrorMakerConfig:
         for pair in self._pairs_into(targets):
             parts = (self._worker(pair), self._connector(pair, CONNECTOR_CLASSES[0]))
             uses += flow_uses(*(((k, self._props[o], o) for k, o in part.origins.items()) for part in parts))
-        return check_effects(uses, lambda use: self._transformer.transform({use.shown_as: use.value})[use.shown_as])
+        found = check_effects(uses, lambda use: self._transformer.transform({use.shown_as: use.value})[use.shown_as])
+        idle = self._readers().without_worker(self._props)
+        return [
+            *found,
+            *(
+                IneffectiveKey(key, f"no flow into {alias} runs, so {alias} has no worker", Effect.NONE)
+                for key, alias in idle
+            ),
+        ]
 
     def _pairs_into(self, targets: Iterable[str] | None) -> list[SourceAndTarget]:
         wanted = None if targets is None else frozenset(targets)
@@ -398,7 +406,8 @@ class MirrorMakerConfig:
     def _validate_connectors(self, pair: SourceAndTarget) -> None:
         for java_class_name in CONNECTOR_CLASSES:
             connector = self._connector(pair, java_class_name)
-            self._check(CONNECTOR_CONFIGS[java_class_name], connector, f"{pair}.")
+            # As the herder validates it, which would reject it otherwise.
+            self._check(CONNECTOR_CONFIGS[java_class_name], connector, f"{pair}.", merges_duplicates=False)
         # The clients' settings and the limits of single topics are the same in all three connectors.
         for key, origin in connector.origins.items():
             if key.startswith(TOPIC_THROTTLE_PREFIX):
@@ -435,7 +444,9 @@ class MirrorMakerConfig:
         given = (key.removeprefix(prefix) for key in derived.origins if key.startswith(prefix))
         self._check(definition.only(given), derived, "", prefix=prefix)
 
-    def _check(self, definition: ConfigDef, derived: Derived, scope: str, *, prefix: str = "") -> dict[str, Any]:
+    def _check(
+        self, definition: ConfigDef, derived: Derived, scope: str, *, prefix: str = "", merges_duplicates: bool = True
+    ) -> dict[str, Any]:
         """Typed values of ``definition`` from the keys under ``prefix``.
 
         ``scope`` is the prefix of a missing key in errors.
@@ -444,7 +455,7 @@ class MirrorMakerConfig:
         for name, key in definition.keys.items():
             derived_name = prefix + name
             if derived_name in derived.origins:
-                values[name] = self._parse(key, derived.origins[derived_name])
+                values[name] = self._parse(key, derived.origins[derived_name], merges_duplicates=merges_duplicates)
             elif derived_name in derived.made:
                 values[name] = key.parse(derived.made[derived_name])
             elif key.required:
@@ -453,11 +464,11 @@ class MirrorMakerConfig:
                 values[name] = key.default
         return values
 
-    def _parse(self, key: ConfigKey, origin: str) -> object:
+    def _parse(self, key: ConfigKey, origin: str, *, merges_duplicates: bool = True) -> object:
         raw = self._props[origin]
         value = self._transformer.transform({origin: raw})[origin]
         try:
-            return key.parse(value, shown_as=origin)
+            return key.parse(value, shown_as=origin, merges_duplicates=merges_duplicates)
         except ConfigException:
             if value == raw:
                 raise

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
-from mm2.config.java_regex import PatternError, compile_java
+from mm2.config.java_regex import JavaPattern, PatternError, compile_java
 from mm2.config.properties import parse_properties
 from mm2.config.provider_values import ProviderValues, ResolvedSetting, remember
 from mm2.config.regular_file import UnusableFile, read_regular_file
@@ -193,7 +192,7 @@ class EnvVarConfigProvider(ConfigProvider):
     """Environment variables whose whole name matches ``allowlist.pattern`` (default: all); there is no path."""
 
     def __init__(self) -> None:
-        self._allowed: re.Pattern[str] | None = None
+        self._allowed: JavaPattern | None = None
 
     def configure(self, params: Mapping[str, str]) -> None:
         pattern = params.get("allowlist.pattern")

@@ -123,6 +123,17 @@ class KeyReaders:
         """(key, nearest known key) of all ``keys`` that no component reads, in the given order."""
         return [(key, verdict.nearest) for key, verdict in self._judged(keys).items() if not verdict.read]
 
+    def without_worker(self, keys: Iterable[str]) -> list[tuple[str, str]]:
+        """(key, alias) of the worker keys of clusters that have no worker, because no flow into them runs."""
+        return [
+            (key, alias)
+            for key in keys
+            for alias in self.clusters
+            if alias not in self.worker_clusters and key.startswith(f"{alias}.")
+            if key.removeprefix(f"{alias}.") in _WORKER_KEYS and self._judge(key).read
+            if key.removeprefix(f"{alias}.") not in MIRROR_CLIENT_CONFIG
+        ]
+
     def knows_cluster_key(self, alias: str, rest: str) -> bool:
         """Whether ``rest`` is a setting of a cluster rather than any other key that begins with its alias."""
         verdict = self._cluster(alias, rest)
@@ -193,9 +204,8 @@ class KeyReaders:
 
     def _worker(self, alias: str, rest: str) -> _Verdict:
         """A key for the workers on ``alias``, if there are any."""
-        if alias not in self.worker_clusters:
-            in_client = f"{alias}.consumer.{rest}" if rest in CONSUMER_CONFIG else None
-            return _unread(in_client or next((f"{c}.{rest}" for c in self.clusters if c in self.worker_clusters), None))
+        if alias not in self.worker_clusters and rest in CONSUMER_CONFIG:
+            return _unread(f"{alias}.consumer.{rest}")
         return _storage(rest).under(f"{alias}.")
 
     def _flow_at(self, alias: str, *, as_target: bool = False) -> str:

@@ -6,7 +6,9 @@ search for these texts.
 
 from __future__ import annotations
 
+import math
 import re
+from decimal import Decimal
 from enum import Enum
 from typing import Final
 
@@ -122,7 +124,27 @@ def show(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(show, value)) + "]"
+    if isinstance(value, float):
+        digits, _, exponent = f"{Decimal(repr(value)).normalize():e}".lower().partition("e")
+        return floating_point(value, digits.lstrip("-").replace(".", ""), int(exponent or 0))
     return str(value)
+
+
+def floating_point(value: float, digits: str, exponent: int) -> str:
+    """Java's text of a number with these digits, of which the first one has this power of ten."""
+    if math.isnan(value):
+        return "NaN"
+    sign = "-" if math.copysign(1.0, value) < 0 else ""
+    if math.isinf(value):
+        return f"{sign}Infinity"
+    if value == 0:
+        return f"{sign}0.0"
+    if -3 <= exponent < 7:
+        if exponent < 0:
+            return f"{sign}0.{'0' * (-exponent - 1)}{digits}"
+        whole = digits[: exponent + 1].ljust(exponent + 1, "0")
+        return f"{sign}{whole}.{digits[exponent + 1 :] or '0'}"
+    return f"{sign}{digits[0]}.{digits[1:] or '0'}E{exponent}"
 
 
 def trim(text: str) -> str:

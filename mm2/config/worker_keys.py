@@ -449,8 +449,19 @@ class StandaloneConfig(WorkerConfig):
         AbstractConfig.__init__(self, STANDALONE_CONFIG, props)
 
 
+_LEAST_KEY_BITS: Final = 40
+"""Of the generators of HMAC keys in Java."""
+
+
 def check_signature_accepted(values: Mapping[str, object], *, name: str = "inter.worker.signature.algorithm") -> None:
-    """Require that a worker accepts its own signatures; ``name`` is the key in the error."""
+    """Require that a worker can generate session keys and accepts its own signatures; ``name`` is the key in the error."""
+    size_bits = values["inter.worker.key.size"]
+    if isinstance(size_bits, int) and size_bits < _LEAST_KEY_BITS:
+        generator = values["inter.worker.key.generation.algorithm"]
+        raise ConfigException(
+            f"Unable to create key generator with algorithm {generator} and key size {size_bits}: Key length must be at "
+            f"least {_LEAST_KEY_BITS} bits"
+        )
     algorithm = values["inter.worker.signature.algorithm"]
     accepted = values["inter.worker.verification.algorithms"]
     if isinstance(accepted, list) and algorithm not in accepted:

@@ -6,11 +6,11 @@ checkpoints on the target. Both are translated with the final state of the ledge
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+from mm2.config.java_regex import JavaPattern
 from mm2.copy.translation import Translation
 from mm2.failover.evidence import FoundBy, GroupEvidence, Outcome
 from mm2.failover.sides import READ_S, Sides, check_leader
@@ -39,8 +39,8 @@ _IDLE: Final = frozenset({"empty", "dead"})
 class Choice:
     """The selected groups and topics; None selects all that the flow's filters accept."""
 
-    topics: re.Pattern[str] | None = None
-    groups: re.Pattern[str] | None = None
+    topics: JavaPattern | None = None
+    groups: JavaPattern | None = None
 
     def has_topic(self, topic: str) -> bool:
         return self.topics is None or self.topics.fullmatch(topic) is not None

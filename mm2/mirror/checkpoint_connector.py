@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 import structlog
 
-from mm2.config.mirror_keys import MIRROR_CHECKPOINT_CONFIG
+from mm2.config.mirror_keys import MIRROR_CHECKPOINT_CONFIG, is_job_on
 from mm2.connect.api import RetriableError, Task
 from mm2.copy.ledger import group_record
 from mm2.kafka.errors import KafkaFailure
@@ -92,7 +92,7 @@ class MirrorCheckpointConnector(MirrorConnector):
         return MirrorCheckpointTask
 
     def _active(self) -> bool:
-        return self._settings.bool("enabled") and self._settings.bool(EMIT_KEY)
+        return self._settings.bool("enabled") and is_job_on(self._props, "emit.checkpoints")
 
     def _schedule(self, scheduler: Scheduler) -> None:
         self._topic_filter = self._closing(plugins.topic_filter(self._props))

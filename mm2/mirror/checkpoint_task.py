@@ -27,7 +27,7 @@ import structlog
 
 from mm2 import __version__
 from mm2.config.configdef import AbstractConfig, ConfigException
-from mm2.config.mirror_keys import MIRROR_CHECKPOINT_CONFIG
+from mm2.config.mirror_keys import MIRROR_CHECKPOINT_CONFIG, is_job_on
 from mm2.connect.api import SourceRecord, SourceTask
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
@@ -57,7 +57,6 @@ log = structlog.get_logger(__name__)
 
 ASSIGNED_GROUPS_KEY: Final = "task.assigned.groups"
 EMIT_INTERVAL_KEY: Final = "emit.checkpoints.interval.seconds"
-SYNC_GROUPS_KEY: Final = "sync.group.offsets.enabled"
 SYNC_GROUPS_INTERVAL_KEY: Final = "sync.group.offsets.interval.seconds"
 
 _SHORTEST_INTERVAL_S: Final = 0.1
@@ -111,7 +110,7 @@ class MirrorCheckpointTask(SourceTask):
         for every_s, name, job in self._inputs.recurring_jobs():
             self._scheduler.every(every_s, name, job, delay_s=every_s)
         group_sync_s = config.int(SYNC_GROUPS_INTERVAL_KEY)
-        if config.bool(SYNC_GROUPS_KEY) and group_sync_s > 0:
+        if is_job_on(props, "sync.group.offsets") and group_sync_s > 0:
             self._scheduler.every(group_sync_s, "Syncing group offsets", self._sync_groups, delay_s=group_sync_s)
         self._scheduler.start()
 

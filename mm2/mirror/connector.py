@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
 from typing import ClassVar, Final, TypeVar
 
 import structlog
 
 from mm2 import __version__
 from mm2.config.configdef import AbstractConfig, ConfigDef, ConfigException
+from mm2.config.mirror_keys import is_job_on
 from mm2.connect.api import ConnectorContext, SourceConnector
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.mirror.clients import MirrorClients, Side
 from mm2.mirror.filters import MirrorFilter, close_quietly
-from mm2.mirror.plugins import unusable_classes
+from mm2.mirror.plugins import unusable_classes, with_class_checks
 from mm2.mirror.recurring_errors import RecurringErrors
 from mm2.mirror.scheduler import Job, Scheduler
 
@@ -48,10 +48,7 @@ class MirrorConnector(SourceConnector):
         return __version__
 
     def config(self) -> ConfigDef:
-        return self.DEFINITION
-
-    def validate(self, props: Mapping[str, str]) -> list[tuple[str, str]]:
-        return [*super().validate(props), *unusable_classes(props, self.DEFINITION)]
+        return with_class_checks(self.DEFINITION)
 
     def start(self, props: dict[str, str]) -> None:
         """Start the scheduler. Raises ConfigException or ConnectError if `props` cannot be used."""
@@ -74,6 +71,8 @@ class MirrorConnector(SourceConnector):
         """Set up everything and schedule all jobs without running them; None if there is nothing to do."""
         self._props = dict(props)
         self._settings = AbstractConfig(self.DEFINITION, props)
+        for error in unusable_classes(props, self.DEFINITION).values():
+            raise error
         self._clients = MirrorClients(self._props, group=self._group())
         if not self._active():
             return None
@@ -144,14 +143,14 @@ class MirrorConnector(SourceConnector):
         for cluster in self._clusters:
             cluster.close()
 
-    def _interval_s(self, job: str, *, group: str | None = None) -> float:
+    def _interval_s(self, job: str) -> float:
         """Seconds between runs, from `<job>.interval.seconds`; negative if the job is disabled.
 
         Raises ConfigException for 0, with which Java's connector fails to start too.
         """
-        key = f"{group or job}.interval.seconds"
+        key = f"{job}.interval.seconds"
         seconds = self._settings.int(key)
-        if not self._settings.bool(f"{job}.enabled"):
+        if not is_job_on(self._props, job):
             return -1
         if seconds == 0:
             raise ConfigException(key, seconds, f"must be positive; {job}.enabled=false disables it")

@@ -14,7 +14,7 @@ from typing import Final
 import structlog
 
 from mm2.config.configdef import ConfigException
-from mm2.config.java_regex import PatternError, compile_java
+from mm2.config.java_regex import JavaPattern, PatternError, PatternTooSlow, compile_java
 
 log = structlog.get_logger(__name__)
 
@@ -87,7 +87,7 @@ class DefaultTopicFilter(TopicFilter):
         self._exclude = pattern_list(TOPICS_EXCLUDE_KEY, props.get(TOPICS_EXCLUDE_KEY, TOPICS_EXCLUDE_DEFAULT))
 
     def should_replicate_topic(self, topic: str) -> bool:
-        return _matches(self._include, topic) and not _matches(self._exclude, topic)
+        return _matches(TOPICS_KEY, self._include, topic) and not _matches(TOPICS_EXCLUDE_KEY, self._exclude, topic)
 
 
 class DefaultGroupFilter(GroupFilter):
@@ -98,7 +98,7 @@ class DefaultGroupFilter(GroupFilter):
         self._exclude = pattern_list(GROUPS_EXCLUDE_KEY, props.get(GROUPS_EXCLUDE_KEY, GROUPS_EXCLUDE_DEFAULT))
 
     def should_replicate_group(self, group: str) -> bool:
-        return _matches(self._include, group) and not _matches(self._exclude, group)
+        return _matches(GROUPS_KEY, self._include, group) and not _matches(GROUPS_EXCLUDE_KEY, self._exclude, group)
 
 
 class DefaultConfigPropertyFilter(ConfigPropertyFilter):
@@ -111,13 +111,13 @@ class DefaultConfigPropertyFilter(ConfigPropertyFilter):
         self._source_defaults = props.get(USE_DEFAULTS_FROM_KEY, "target") == "source"
 
     def should_replicate_config_property(self, name: str) -> bool:
-        return not _matches(self._exclude, name)
+        return not _matches(CONFIG_PROPERTIES_EXCLUDE_KEY, self._exclude, name)
 
     def should_replicate_source_default(self, name: str) -> bool:
         return self._source_defaults
 
 
-def pattern_list(key: str, value: str) -> re.Pattern[str] | None:
+def pattern_list(key: str, value: str) -> JavaPattern | None:
     """One pattern for a comma-separated list of Java regexes; None for an empty list, which matches nothing.
 
     The items are joined with `|` before they are compiled, as in Java: `(a,b)`, which the list splits in two, still
@@ -141,5 +141,8 @@ def _reason(items: list[str], joined: PatternError) -> PatternError:
     return joined
 
 
-def _matches(pattern: re.Pattern[str] | None, name: str) -> bool:
-    return pattern is not None and pattern.fullmatch(name) is not None
+def _matches(key: str, pattern: JavaPattern | None, name: str) -> bool:
+    try:
+        return pattern is not None and pattern.fullmatch(name) is not None
+    except PatternTooSlow as error:
+        raise ConfigException(key, pattern.pattern if pattern else "", str(error)) from error

@@ -11,7 +11,7 @@ import structlog
 
 from mm2 import __version__
 from mm2.config.configdef import AbstractConfig
-from mm2.config.mirror_keys import MIRROR_HEARTBEAT_CONFIG
+from mm2.config.mirror_keys import MIRROR_HEARTBEAT_CONFIG, is_job_on
 from mm2.connect.api import SourceRecord, SourceTask, Task
 from mm2.mirror.clients import MirrorClients, Side
 from mm2.mirror.connector import MirrorConnector
@@ -23,7 +23,6 @@ from mm2.mirror.scheduler import Scheduler
 
 log = structlog.get_logger(__name__)
 
-EMIT_KEY: Final = "emit.heartbeats.enabled"
 INTERVAL_KEY: Final = "emit.heartbeats.interval.seconds"
 TOPIC_FACTOR_KEY: Final = "heartbeats.topic.replication.factor"
 
@@ -57,8 +56,9 @@ class MirrorHeartbeatConnector(MirrorConnector):
         return create_kept_topic(self._target_admin, topic, self._clients.target_alias, self._recurring)
 
     def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
-        is_on = self._settings.bool(EMIT_KEY) and self._settings.int(INTERVAL_KEY) >= 0
-        return [dict(self._props)] if is_on else []  # without a task index, as in Java
+        return (
+            [dict(self._props)] if is_job_on(self._props, "emit.heartbeats") else []
+        )  # without a task index, as in Java
 
     def alter_offsets(self, props: object, offsets: Offsets) -> bool:
         check_heartbeat_offsets(offsets)

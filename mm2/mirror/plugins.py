@@ -14,7 +14,7 @@ from mm2.config.values import NoSuchClass, split_list
 from mm2.connect.api import ConnectError
 from mm2.connect.herder.plugin_infos import refusal
 from mm2.connect.plugins import Plugins
-from mm2.connect.plugins.registry import PluginLimits
+from mm2.connect.plugins.registry import CONNECTOR_KEY, PluginLimits
 from mm2.kafka.admin import Admin
 from mm2.mirror.filters import ConfigPropertyFilter, GroupFilter, TopicFilter
 from mm2.mirror.policy import ReplicationPolicy
@@ -90,25 +90,47 @@ def ships(key: str, name: str) -> bool:
     return _SHIPPED.is_registered(name, CLASS_KEYS[key])
 
 
-def unusable_classes(props: Mapping[str, str], definition: ConfigDef) -> list[tuple[str, str]]:
-    """(key, message) for each class in ``props`` that cannot be used. Messages are Kafka's.
+def unusable_classes(props: Mapping[str, str], definition: ConfigDef) -> dict[str, ConfigException]:
+    """The error of each class in ``props`` that cannot be used, by key. Messages are Kafka's."""
+    errors: dict[str, ConfigException] = {}
+    for key in _class_keys(definition):
+        try:
+            _USABLE.ensure_valid(key, props.get(key, "").strip())
+        except ConfigException as error:
+            errors[key] = error
+    return errors
 
-    Classes of TLS and SASL are Java's: those whose work is done here count as known.
-    """
-    errors = []
-    for key, row in definition.keys.items():
-        name = props.get(key, "").strip()
-        if row.type is not Type.CLASS or not name or key in CONNECTOR_CONFIG:
-            continue
-        kind = CLASS_KEYS.get(key)
+
+def with_class_checks(definition: ConfigDef) -> ConfigDef:
+    """The definition with a validator that looks each class up."""
+    checked = ConfigDef(definition)
+    for key in _class_keys(definition):
+        checked.redefine(key, validator=_USABLE)
+    return checked
+
+
+def _class_keys(definition: ConfigDef) -> list[str]:
+    return [key for key, row in definition.keys.items() if row.type is Type.CLASS and key != CONNECTOR_KEY]
+
+
+class _Usable:
+    """The class can be used. Classes of TLS and SASL are Java's: those whose work is done here count as known."""
+
+    def ensure_valid(self, name: str, value: object) -> None:
+        """See Validator."""
+        if not isinstance(value, str) or not value:
+            return
+        kind = CLASS_KEYS.get(name, object if name in CONNECTOR_CONFIG else None)
         if kind is not None:
             try:
-                _process.find(name, kind, key=key)
+                _process.find(value, kind, key=name)
             except ConnectError as error:
-                errors.append((key, str(refusal(_process, name, kind, key, None, error))))
-        elif (effect := effect_of(Place.MIRROR, key)) is not None and name not in effect.accepted:
-            errors.append((key, str(NoSuchClass(key, name, f"Class {name} could not be found."))))
-    return errors
+                raise refusal(_process, value, kind, name, None, error) from error
+        elif (effect := effect_of(Place.MIRROR, name)) is not None and value not in effect.accepted:
+            raise NoSuchClass(name, value, f"Class {value} could not be found.")
+
+
+_USABLE: Final = _Usable()
 
 
 # Each of these raises ConnectError if the class cannot be loaded, ConfigException if it rejects the properties.

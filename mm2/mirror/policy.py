@@ -13,8 +13,6 @@ from typing import Final
 
 import structlog
 
-from mm2.config.configdef import ConfigException
-
 log = structlog.get_logger(__name__)
 
 SEPARATOR_KEY: Final = "replication.policy.separator"
@@ -98,8 +96,6 @@ class DefaultReplicationPolicy(ReplicationPolicy):
         separator = props.get(SEPARATOR_KEY)
         if separator is None:
             return  # then the internal flag has no effect either, as in Java
-        if not separator:
-            raise ConfigException(SEPARATOR_KEY, separator, "the separator between alias and topic must not be empty")
         self._separator = separator
         own_internal = props.get(INTERNAL_SEPARATOR_KEY, "true").lower() == "true"
         self._internal_separator = separator if own_internal else DEFAULT_SEPARATOR
@@ -110,6 +106,8 @@ class DefaultReplicationPolicy(ReplicationPolicy):
         return f"{source_alias}{self._separator}{topic}"
 
     def topic_source(self, topic: str) -> str | None:
+        if not self._separator:  # an empty pattern splits after each character
+            return topic[0] if len(topic) >= 2 else None
         # Java's String.split drops trailing empty parts, so `a.` and `.` have one part or none: no source.
         parts = topic.split(self._separator)
         while parts and not parts[-1]:

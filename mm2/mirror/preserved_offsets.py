@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
 from mm2.config.configdef import ConfigException
+from mm2.config.java_regex import JavaPattern
 from mm2.config.mirror_keys import DENY_WRITES_KEY, OWN_CONFIG, PRESERVE_KEY, PRESERVE_TOPICS_KEY
 from mm2.mirror.filters import pattern_list
 from mm2.mirror.plugins import replication_policy
@@ -22,7 +22,7 @@ class PreservedOffsets:
     """The topics by ``pattern``; None: no topic. Heartbeats are never among them, because every flow writes some."""
 
     policy: ReplicationPolicy
-    pattern: re.Pattern[str] | None
+    pattern: JavaPattern | None
 
     @classmethod
     def of(cls, props: Mapping[str, str]) -> Self:

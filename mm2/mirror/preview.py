@@ -16,7 +16,13 @@ from typing import Final
 
 from mm2.config.configdef import AbstractConfig
 from mm2.config.difference import difference
-from mm2.config.mirror_keys import CHECKPOINT_CONNECTOR, HEARTBEAT_CONNECTOR, MIRROR_SOURCE_CONFIG, SOURCE_CONNECTOR
+from mm2.config.mirror_keys import (
+    CHECKPOINT_CONNECTOR,
+    HEARTBEAT_CONNECTOR,
+    MIRROR_SOURCE_CONFIG,
+    SOURCE_CONNECTOR,
+    is_job_on,
+)
 from mm2.config.mirrormaker import DEDICATED_WORKER_DEFAULTS, SourceAndTarget
 from mm2.config.worker_keys import WorkerConfig
 from mm2.connect.api import ConnectError
@@ -39,7 +45,7 @@ from mm2.kafka.structs import (
 )
 from mm2.mirror import plugins
 from mm2.mirror.assigned_partitions import ASSIGNED_PARTITIONS_KEY, decode_partitions
-from mm2.mirror.checkpoint_connector import EMIT_KEY, kept_checkpoints
+from mm2.mirror.checkpoint_connector import kept_checkpoints
 from mm2.mirror.clients import ClientKind, MirrorClients, Side
 from mm2.mirror.config_sync import ConfigSync
 from mm2.mirror.discovery import TOPICS_PER_REQUEST, TopicsSeen, chunks, see_topics, vanished
@@ -242,7 +248,7 @@ class _Previewer:
                 kept.append(kept_syncs(self._props))
             if self._settings.str(TOLERANCE_KEY) == "all":
                 kept.append(kept_dead_letters(self._props))
-            if self._checkpoints.get(EMIT_KEY, "true").strip().lower() == "true":
+            if is_job_on(self._checkpoints, "emit.checkpoints"):
                 kept.append(kept_checkpoints(self._checkpoints))
         try:
             self._stores(stores)
@@ -523,7 +529,7 @@ class _Previewer:
         return ConfigSync(plugins.config_property_filter(self._props))
 
     def _configs(self, topics: Collection[str], target: TopicsSeen) -> None:
-        if not self._settings.bool("sync.topic.configs.enabled"):
+        if not is_job_on(self._props, "sync.topic.configs"):
             return
         collected, alias = _Collected(), self._pair.target
         source_admin, target_admin = self._admins[Side.SOURCE], self._admins[Side.TARGET]
@@ -541,7 +547,7 @@ class _Previewer:
         self._notes += collected.notes
 
     def _acls(self, topics: Collection[str], source: TopicsSeen) -> None:
-        if not self._settings.bool("sync.topic.acls.enabled"):
+        if not is_job_on(self._props, "sync.topic.acls"):
             return
         collected, alias = _Collected(), self._pair.target
         groups = plugins.group_filter(self._props) if self._settings.bool(GROUP_ACLS_KEY) else None

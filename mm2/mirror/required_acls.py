@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from mm2.config.mirror_keys import DENY_WRITES_KEY, PRESERVE_KEY
+from mm2.config.mirror_keys import DENY_WRITES_KEY, PRESERVE_KEY, is_job_on
 from mm2.config.worker_keys import WorkerConfig
 from mm2.copy.executor.empty_transactions import ID_PREFIX
 from mm2.kafka.structs import AclOperation, ResourceType
@@ -133,7 +133,7 @@ def required_acls(
         need(Side.TARGET, topic, names.remote_topics, (read,), "no duplicates after a failure")
         need(Side.TARGET, topic, names.former_topics, (read,), "no duplicates after a change of the replication policy")
         need(Side.TARGET, topic, names.remote_topics, (AclOperation.ALTER,), "adding partitions")
-        if _is_on(source, "sync.topic.configs.enabled"):
+        if is_job_on(source, "sync.topic.configs"):
             configs = (AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS)
             need(Side.TARGET, topic, names.remote_topics, configs, "sync.topic.configs.enabled")
         if _is_on(source, PRESERVE_KEY, "false"):
@@ -148,14 +148,14 @@ def required_acls(
             need(Side.TARGET, topic, names.remote_topics, fill, f"{PRESERVE_KEY}, where logs of the source are trimmed")
             if _is_on(source, DENY_WRITES_KEY, "false"):
                 need(Side.TARGET, ResourceType.CLUSTER, cluster, (describe, AclOperation.ALTER), DENY_WRITES_KEY)
-        if _is_on(source, "sync.topic.acls.enabled"):
+        if is_job_on(source, "sync.topic.acls"):
             need(Side.SOURCE, ResourceType.CLUSTER, cluster, (describe,), "sync.topic.acls.enabled")
             need(Side.TARGET, ResourceType.CLUSTER, cluster, (describe, AclOperation.ALTER), "sync.topic.acls.enabled")
         if _is_on(source, "emit.offset-syncs.enabled"):
             need(names.syncs_side, topic, (names.syncs_topic,), (describe, create, write, read), "offset syncs")
-        if _is_on(checkpoints, "emit.checkpoints.enabled"):
+        if is_job_on(checkpoints, "emit.checkpoints"):
             need(Side.SOURCE, group, names.groups, (describe,), "checkpoints")
-            if _is_on(checkpoints, "sync.group.offsets.enabled", "false"):
+            if is_job_on(checkpoints, "sync.group.offsets"):
                 need(Side.TARGET, group, names.groups, (describe, read), "sync.group.offsets.enabled")
     if worker.str("exactly.once.source.support").lower() != "disabled":
         workers = worker.str("group.id")

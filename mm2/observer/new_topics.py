@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from mm2.config.configdef import ConfigException
+from mm2.config.mirror_keys import is_job_on
 from mm2.connect.errors import ConnectError
 from mm2.copy.ledger import Ledger
 from mm2.copy.states import PartitionState
@@ -36,9 +37,7 @@ from mm2.observer.polls import FlowClients
 NEW_TOPICS_S: Final = 60.0
 _LONGEST_TOPICS: Final = 100
 _REASON: Final = "nothing was copied yet: new topics are found after refresh.topics.interval.seconds at the latest"
-_NOT_REFRESHED: Final = (
-    "nothing was copied yet: with refresh.topics.enabled=false, new topics are found when the connector is restarted"
-)
+_NOT_REFRESHED: Final = "nothing was copied yet: with refresh.topics.enabled=false or a negative interval, new topics are found when the connector is restarted"
 
 
 class NewTopicsPoll:
@@ -142,7 +141,7 @@ class NewTopicsPoll:
 
     def _reason(self, ledger: Ledger) -> str:
         over_limit = over_limit_message(ledger)
-        reason = _NOT_REFRESHED if _is_false(self._props, "refresh.topics.enabled") else _REASON
+        reason = _REASON if is_job_on(self._props, "refresh.topics") else _NOT_REFRESHED
         return f"{reason}; not copied at all: {over_limit}" if over_limit else reason
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from mm2.config.mirror_keys import is_job_on
 from mm2.copy.states import PartitionState
 from mm2.kafka.admin import Admin
 from mm2.kafka.errors import KafkaFailure
@@ -21,7 +22,6 @@ from mm2.observer.polls import FlowClients
 from mm2.observer.sums import sum_if_known
 from mm2.observer.views import PartitionView
 
-_SYNC_KEY: Final = "sync.topic.configs.enabled"
 #: States by severity, worst first: broken ones, those that end by themselves, those that a user has requested, healthy ones.
 _LESS_SEVERE: Final = (
     PartitionState.BLOCKED_BY_OPEN_TXN,
@@ -99,8 +99,7 @@ def config_differences(props: Mapping[str, str], topic: str, remote_topic: str) 
     found = [_configs(clients, side, name) for side, name in ((Side.SOURCE, topic), (Side.TARGET, remote_topic))]
     rules = plugins.config_property_filter(dict(props))
     try:
-        is_enabled = str(props.get(_SYNC_KEY, "true")).strip().lower() == "true"
-        return ConfigSync(rules).differences(*found, is_enabled=is_enabled)
+        return ConfigSync(rules).differences(*found, is_enabled=is_job_on(props, "sync.topic.configs"))
     finally:
         rules.close()
 

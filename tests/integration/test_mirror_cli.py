@@ -106,7 +106,7 @@ BAD_CONFIGS: list[tuple[dict[str, str], tuple[str, ...], tuple[str, ...]]] = [
         ("--clusters", "B"),
         ("A->B", "transforms.at.type", "the remote topic would depend on the timestamp"),
     ),
-    ({"A->B.topics": "*"}, ("--clusters", "B"), ("A->B", "topics", "nothing to repeat", "write .*")),
+    ({"A->B.topics": "*"}, ("--clusters", "B"), ("A->B", "topics", "dangling meta character", "write .*")),
     ({"A->B.groups": "[a"}, ("--clusters", "B"), ("A->B", "groups", "[a")),
     (
         {"refresh.topics.interval.seconds": "0"},

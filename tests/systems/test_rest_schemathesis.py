@@ -26,7 +26,7 @@ MALFORMED = re.compile(
     r"(Nothing|A boolean|A number|A string|A list|An object) where .* was expected"
     r"|The body is not valid JSON|The body contains (bytes or escapes|a number)|The body is nested too deeply"
     r"|Unrecognized field|Unknown initial_state|The request has no field config"
-    r"|The body must be a JSON object|Field '(offsets|partition|offset)'|Each entry of 'offsets'"
+    r"|Cannot (deserialize|construct instance|read a value)|Partition objects cannot be null"
 )
 #: Checks of schemathesis that Connect does not pass: it accepts numbers as strings, and unknown scopes as `worker`.
 NOT_CONNECT_S = ("not_a_server_error", "negative_data_rejection", "positive_data_acceptance", "missing_required_header")

@@ -68,6 +68,7 @@ BODIES: dict[str, dict[str, str]] = {
     "transformation without a type": {**GOOD_SOURCE, "transforms": "r"},
     "transformation that is not there": {**GOOD_SOURCE, "transforms": "r", "transforms.r.type": "Nope"},
     "transformation that is none": {**GOOD_SOURCE, "transforms": "r", "transforms.r.type": JSON},
+    "a group of topics named twice": {**GOOD_SOURCE, "topic.creation.groups": "g1, g2, g1"},
     "negated without predicate": {
         **GOOD_SOURCE,
         "transforms": "r",
@@ -89,6 +90,15 @@ BODIES: dict[str, dict[str, str]] = {
     "mirror source without its cluster": {"connector.class": mirror("Source")["connector.class"]},
     "mirror source without syncs": mirror(
         "Source", emit__offset_syncs__enabled="false", offset_syncs__topic__replication__factor="1"
+    ),
+    "mirror source, classes that are not there": mirror(
+        "Source",
+        replication__policy__class="org.acme.Nope",
+        topic__filter__class="org.acme.Nope",
+        forwarding__admin__class="org.acme.Nope",
+        key__converter="org.acme.Nope",
+        sasl__login__class="org.acme.Nope",
+        ssl__engine__factory__class="org.acme.Nope",
     ),
     "mirror source with converters": mirror("Source", key__converter=JSON, value__converter=JSON),
     "mirror source, another policy": mirror(

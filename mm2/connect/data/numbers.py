@@ -8,6 +8,8 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Final, Self
 
+from mm2.config.values import floating_point
+
 LONG_MIN: Final = -(2**63)
 LONG_MAX: Final = 2**63 - 1
 
@@ -84,12 +86,12 @@ def fits(value: int, bits: int) -> bool:
 
 def double_text(value: float) -> str:
     """As Double.toString of Java 19 and later: the shortest unique decimal, with at least one digit after the point."""
-    return _java_text(value, _digits(value, float))
+    return floating_point(value, *_digits(value, float))
 
 
 def single_text(value: float) -> str:
     """As Float.toString of Java 19 and later, for a single-precision float."""
-    return _java_text(value, _digits(value, single))
+    return floating_point(value, *_digits(value, single))
 
 
 def _digits(value: float, read: type[float] | object) -> tuple[str, int]:
@@ -104,23 +106,6 @@ def _digits(value: float, read: type[float] | object) -> tuple[str, int]:
             break
     digits, _, exponent = text.partition("e")
     return digits.replace(".", "").rstrip("0") or "0", int(exponent)
-
-
-def _java_text(value: float, found: tuple[str, int]) -> str:
-    if math.isnan(value):
-        return "NaN"
-    sign = "-" if math.copysign(1.0, value) < 0 else ""
-    if math.isinf(value):
-        return f"{sign}Infinity"
-    digits, exponent = found
-    if value == 0:
-        return f"{sign}0.0"
-    if -3 <= exponent < 7:
-        if exponent < 0:
-            return f"{sign}0.{'0' * (-exponent - 1)}{digits}"
-        whole = digits[: exponent + 1].ljust(exponent + 1, "0")
-        return f"{sign}{whole}.{digits[exponent + 1 :] or '0'}"
-    return f"{sign}{digits[0]}.{digits[1:] or '0'}E{exponent}"
 
 
 def unscaled(value: Decimal) -> int:

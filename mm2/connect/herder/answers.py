@@ -181,27 +181,60 @@ class ConnectorOffsets:
         Raises MalformedBody when the body does not have this shape, BadRequest when it contains no offsets.
         """
         if not isinstance(body, Mapping):
-            raise MalformedBody("The body must be a JSON object with the field 'offsets'")
+            raise _not_of_type(body, f"{_ENTITIES}.ConnectorOffsets")
         if unknown := sorted(set(body) - {"offsets"}):
-            raise MalformedBody(f"Unrecognized field {unknown[0]!r}; the only known one is 'offsets'")
+            raise MalformedBody(f'Unrecognized field "{unknown[0]}"; the only known one is "offsets"')
         entries = body.get("offsets")
         if entries is not None and not isinstance(entries, list):
-            raise MalformedBody("Field 'offsets' must be a list")
+            raise _not_of_type(entries, f"java.util.ArrayList<{_ENTITIES}.ConnectorOffset>", is_built=False)
         if not entries:
             raise BadRequest("Partitions / offsets need to be provided for an alter offsets request")
         return cls(tuple(_offset(entry) for entry in entries))
 
 
+_ENTITIES: Final = "org.apache.kafka.connect.runtime.rest.entities"
+
+
 def _offset(entry: Any) -> ConnectorOffset:
     if not isinstance(entry, Mapping):
-        raise MalformedBody("Each entry of 'offsets' must be a JSON object with the fields 'partition' and 'offset'")
+        raise _not_of_type(entry, f"{_ENTITIES}.ConnectorOffset")
     if unknown := sorted(set(entry) - {"partition", "offset"}):
-        raise MalformedBody(f"Unrecognized field {unknown[0]!r} in 'offsets'; known are 'partition' and 'offset'")
+        raise MalformedBody(f'Unrecognized field "{unknown[0]}"; known are "partition" and "offset"')
     partition, offset = entry.get("partition"), entry.get("offset")
-    for name, value in (("partition", partition), ("offset", offset)):
+    for value in (partition, offset):
         if value is not None and not isinstance(value, Mapping):
-            raise MalformedBody(f"Field {name!r} in 'offsets' must be a JSON object or null")
+            is_text = isinstance(value, str)
+            name = "java.util.LinkedHashMap" + ("" if is_text else "<java.lang.String,java.lang.Object>")
+            raise _not_of_type(value, name, is_built=is_text)
     return ConnectorOffset(partition, offset)
+
+
+def _not_of_type(value: object, name: str, *, is_built: bool = True) -> MalformedBody:
+    """Jackson's message, without the place. ``is_built``: Jackson looks for a constructor that takes the value."""
+    match value:
+        case None:
+            return MalformedBody(f"Cannot read a value of type `{name}` from null")
+        case list():
+            kind, token = "Array value", "START_ARRAY"
+        case Mapping():
+            kind, token = "Object value", "START_OBJECT"
+        case bool():
+            kind, token = "Boolean value", f"VALUE_{str(value).upper()}"
+        case str():
+            kind, token = "String value", "VALUE_STRING"
+        case int():
+            kind, token = "Integer value", "VALUE_NUMBER_INT"
+        case _:
+            kind, token = "Floating-point value", "VALUE_NUMBER_FLOAT"
+    if not is_built or isinstance(value, list | Mapping):
+        return MalformedBody(f"Cannot deserialize value of type `{name}` from {kind} (token `JsonToken.{token}`)")
+    kinds = {bool: ("boolean/Boolean", "boolean"), str: ("String", "String"), int: ("int/Int", "Number")}
+    takes, given = kinds.get(type(value), ("double/Double", "Number"))
+    shown = f"'{value}'" if isinstance(value, str) else str(value).lower()
+    return MalformedBody(
+        f"Cannot construct instance of `{name}` (although at least one Creator exists): no {takes}-argument "
+        f"constructor/factory method to deserialize from {given} value ({shown})"
+    )
 
 
 @dataclass(frozen=True)

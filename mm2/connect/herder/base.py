@@ -374,6 +374,7 @@ class AbstractHerder(Herder):
             else:
                 steps.fail(ConnectError(self.worker.hide(name, f"Failed to start connector: {name}: {error}")))
 
+        steps.begin("starting the connector")
         self._starts.connector(name, on_started)
 
     def restart_task(self, task: ConnectorTaskId) -> StagedFuture[None]:

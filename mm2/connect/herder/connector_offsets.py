@@ -360,16 +360,20 @@ def _integer(value: object, largest: int) -> int | None:
 
 
 def _normalized(offsets: ConnectorOffsets) -> list[_Offset]:
-    """The offsets as the connector will read them back. Raises BadRequest if one cannot be stored."""
+    """The offsets as the connector will read them back.
+
+    Raises BadRequest if one cannot be stored, ConnectError for one without a partition.
+    """
     normalized: list[_Offset] = []
     for entry in offsets.offsets:
+        if entry.partition is None:
+            if entry.offset is None:
+                continue  # nothing has the offset that this removes
+            raise ConnectError("Partition objects cannot be null")
         try:
-            if entry.partition is not None:
-                internal_json.require_flat("partition", entry.partition)
+            internal_json.require_flat("partition", entry.partition)
             if entry.offset is not None:
                 internal_json.require_flat("offset", entry.offset)
-            if entry.partition is None:
-                raise BadRequest("The partition for a source connector offset cannot be null or missing")
             key = OffsetJson.parse_key(OffsetJson.key("", entry.partition))
             partition = dict(entry.partition) if key is None else key[1]
             normalized.append((partition, OffsetJson.parse_value(OffsetJson.value(entry.offset))))

@@ -139,6 +139,16 @@ def refusal(
     return ConfigException(f"Class class {name} does not implement the {kind.__name__} interface")
 
 
+def require_converters(plugins: Plugins, worker: Mapping[str, object]) -> None:
+    """Raises ConfigException for a converter in a worker's typed settings that cannot be used."""
+    for key, _, kind in _CONVERTERS:
+        name, version = str(worker[key]), worker.get(f"{key}.plugin.version")
+        try:
+            plugins.find(name, kind, key=key, version=None if version is None else str(version))
+        except ConnectError as error:
+            raise refusal(plugins, name, kind, key, None, error) from error
+
+
 def with_plugins(
     base: ConfigDef,
     plugins: Plugins,

@@ -37,7 +37,7 @@ class AssignedWork:
         self._to_restart: set[ConnectorTaskId] = set()
         self._worker = worker
         self._starts = starts
-        self._stages = stages
+        self.stages = stages
         self._pool = ThreadPoolExecutor(
             _START_THREADS,
             thread_name_prefix=f"start-{name}",
@@ -61,14 +61,14 @@ class AssignedWork:
         jobs += [lambda task=task: self._starts.task(task) for task in tasks]  # type: ignore[misc]
         if not jobs:
             return
-        with self._stages.during(stage):
+        with self.stages.during(stage):
             done, _ = wait([self._pool.submit(job) for job in jobs])
             for future in done:
                 future.result()
 
     def revoke(self, connectors: Collection[str], tasks: Collection[ConnectorTaskId]) -> None:
         """Stop this work permanently: when this returns it has stopped or is cancelled."""
-        with self._stages.during(f"stopping {len(connectors)} revoked connector(s) and {len(tasks)} task(s)"):
+        with self.stages.during(f"stopping {len(connectors)} revoked connector(s) and {len(tasks)} task(s)"):
             self._worker.stop_connectors(connectors)
             self._worker.stop_tasks(tasks)
         self.connectors.difference_update(connectors)
@@ -78,7 +78,7 @@ class AssignedWork:
         """Stop tasks that have newer configurations; the next assignment that contains them starts them again."""
         if not tasks:
             return
-        with self._stages.during(f"stopping {len(tasks)} reconfigured tasks"):
+        with self.stages.during(f"stopping {len(tasks)} reconfigured tasks"):
             log.info("task configs changed, tasks restart after the rebalance", tasks=[str(t) for t in tasks])
             self._worker.stop_tasks(tasks)
         self._to_restart.update(tasks)
@@ -181,7 +181,8 @@ class Rebalances:
         configured = self._config_store.snapshot().connectors()
         self._reports.forget_topics({*connectors, *(task.connector for task in tasks)} - configured)
         # Statuses written before the rebalance must not arrive after those written after it.
-        self._status_store.flush(_STATUS_FLUSH_S)
+        with self._work.stages.during("flushing updates to the status topic"):
+            self._status_store.flush(_STATUS_FLUSH_S)
 
     def _note_protocol(self) -> None:
         before, self._signed = self._signed, self._member.signs_requests

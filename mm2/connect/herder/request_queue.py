@@ -114,6 +114,11 @@ class Steps(Generic[T]):
 
         step.add_done_callback(on_done)
 
+    def begin(self, description: str) -> None:
+        """Report this action from now on; it is not a step of the herder's thread."""
+        stage = WorkerStage(description, _now_ms())
+        self._stage = lambda: stage
+
     def _present(self) -> WorkerStage:
         return self._stage()
 

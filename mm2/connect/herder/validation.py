@@ -27,7 +27,7 @@ from mm2.connect.api import (
     Transformation,
 )
 from mm2.connect.errors import BadRequest
-from mm2.connect.herder.plugin_infos import refusal, with_plugins
+from mm2.connect.herder.plugin_infos import refusal, require_converters, with_plugins
 from mm2.connect.herder.request_queue import StageTracker
 from mm2.connect.override_policies import (
     POLICY_KEY,
@@ -221,11 +221,12 @@ class ConnectorValidation:
     """Validates a configuration with every plugin in it.
 
     Calls may block indefinitely, so run them on separate threads; the tracker names the plugin in progress.
-    ``group_id`` is None for a standalone worker.
+    ``group_id`` is None for a standalone worker. Raises ConfigException for a converter of the worker that cannot be used.
     """
 
     def __init__(self, worker: Worker, group_id: str | None) -> None:
         config = worker.config
+        require_converters(worker.plugins, config.values)
         self._worker = worker
         self._plugins = worker.plugins
         self._group_id = group_id
@@ -279,12 +280,15 @@ class ConnectorValidation:
         kind = "sink" if sink else "source"
         with stages.during(f"validating {kind} connector-specific properties for the connector"):
             definition = with_aliased_plugins(base, props, self._plugins, loader)
-            values = {value.name: value for value in definition.config_values(props)}
+            # A JSON null is not the same as no key: Java's validators get the null, and the default does not apply.
+            nulls = [key for key, value in raw.items() if value is None]
+            given: dict[str, str | None] = {**props, **dict.fromkeys(nulls)}
+            values = {value.name: value for value in definition.config_values(given)}
             if sink:
                 self._check_sink(props, values)
             else:
                 _add(values, props, preflight(connector, props, self._support))
-        _add(values, props, [(key, _NULL) for key, value in raw.items() if value is None])
+        _add(values, props, [(key, _NULL) for key in nulls])
 
         with stages.during("retrieving the configuration definition from the connector"):
             own: Any = connector.config()
@@ -294,11 +298,12 @@ class ConnectorValidation:
             problems: Any = connector.validate(props)
         if problems is None:
             raise BadRequest(f"{type(connector).__qualname__}.validate() must return a Config that is not null.")
-        for value in own.config_values(props):
-            value.errors = []  # the connector's own validation has reported these errors
+        for value in own.config_values(given):
+            if value.name not in nulls:
+                value.errors = []  # the connector's own validation has reported these errors
             values[value.name] = value
         # As in Java, an error for a key that the connector does not declare is reported without the key's value.
-        _add(values, {}, problems)
+        _add(values, {}, [(key, problem) for key, problem in problems if key not in nulls])
 
         parts = [self._converter_part(props, values, loader, stages, *converter) for converter in _CONVERTERS]
         keys: dict[str, ConfigKey] = {**definition.keys, **own.keys}

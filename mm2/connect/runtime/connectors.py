@@ -60,11 +60,20 @@ def check_count(connector: str, count: int, config: AbstractConfig) -> None:
         return
     message = (
         f"The connector {connector} has generated {count} tasks, which is greater than {most}, the maximum number of "
-        "tasks it is configured to create (tasks.max)"
+        "tasks it is configured to create."
     )
     if config.bool("tasks.max.enforce"):
-        raise TooManyTasks(message)
-    log.warning("too many tasks, allowed by tasks.max.enforce=false", connector=connector, tasks=count, tasks_max=most)
+        raise TooManyTasks(
+            f"{message} This behaviour should be considered a bug and is disallowed. If necessary, it can be permitted by "
+            "reconfiguring the connector with 'tasks.max.enforce' set to false; however, this option will be removed in a "
+            "future release of Kafka Connect."
+        )
+    log.warning(
+        "%s This behavior should be considered a bug and will be disallowed in future releases of Kafka Connect. Please report "
+        "this to the maintainers of the connector and request that they adjust their connector's taskConfigs() method to "
+        "respect the maxTasks parameter.",
+        message,
+    )
 
 
 #: Called once per requested transition with the error, or with None when the state was reached.

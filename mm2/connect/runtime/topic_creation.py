@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -11,7 +10,7 @@ import structlog
 
 from mm2.config.configdef import AbstractConfig
 from mm2.config.connector_keys import TOPIC_CREATION_PREFIX
-from mm2.config.java_regex import PatternError, compile_java
+from mm2.config.java_regex import JavaPattern, PatternError, compile_java
 from mm2.connect.api import ConnectError, RetriableError
 from mm2.kafka.admin import Admin
 from mm2.kafka.error_codes import ErrorCode
@@ -29,8 +28,8 @@ class TopicCreationGroup:
     """Settings for new topics whose name fully matches one of ``include`` and none of ``exclude``."""
 
     name: str
-    include: tuple[re.Pattern[str], ...]
-    exclude: tuple[re.Pattern[str], ...]
+    include: tuple[JavaPattern, ...]
+    exclude: tuple[JavaPattern, ...]
     partitions: int
     replication_factor: int
     configs: Mapping[str, str] = field(default_factory=dict)
@@ -71,7 +70,7 @@ def _group(name: str, config: AbstractConfig, props: Mapping[str, str]) -> Topic
     )
 
 
-def _patterns(key: str, texts: Sequence[str]) -> tuple[re.Pattern[str], ...]:
+def _patterns(key: str, texts: Sequence[str]) -> tuple[JavaPattern, ...]:
     patterns = []
     for text in texts:
         try:

@@ -8,7 +8,7 @@ from typing import Final
 
 from mm2.config.configdef import AbstractConfig, ConfigDef, ConfigException, Importance
 from mm2.config.configdef import Type as ConfigType
-from mm2.config.java_regex import compile_java
+from mm2.config.java_regex import JavaPattern, compile_java
 from mm2.config.validators import regular_expression
 from mm2.connect.api.transformation import Record, Transformation
 from mm2.connect.data.simple_date_format import DatePatternError, SimpleDateFormat
@@ -22,7 +22,7 @@ TIMESTAMP_FORMAT: Final = "timestamp.format"
 _NAMED_GROUP: Final = re.compile(r"\$\{([a-zA-Z][a-zA-Z0-9]*)\}")
 
 
-def expand(replacement: str, regex: re.Pattern[str], group: Callable[[int | str], str | None]) -> str:
+def expand(replacement: str, regex: JavaPattern, group: Callable[[int | str], str | None]) -> str:
     """A replacement with the groups of a match filled in, in Java's form: $1, ${name}, a backslash before a literal character.
 
     Raises DataError for a group that does not exist.

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Final, Self, overload
 
+from mm2.config.java_regex import JavaPattern
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure, TimeoutFailure
 from mm2.kafka.reader import read_partition
@@ -105,11 +106,11 @@ class MirrorClient:
 
     @overload
     def remote_consumer_offsets(
-        self, group: re.Pattern[str], remote_alias: str, timeout_s: float = TIMEOUT_S
+        self, group: re.Pattern[str] | JavaPattern, remote_alias: str, timeout_s: float = TIMEOUT_S
     ) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]: ...
 
     def remote_consumer_offsets(
-        self, group: str | re.Pattern[str], remote_alias: str, timeout_s: float = TIMEOUT_S
+        self, group: str | re.Pattern[str] | JavaPattern, remote_alias: str, timeout_s: float = TIMEOUT_S
     ) -> dict[TopicPartition, OffsetAndMetadata] | dict[str, dict[TopicPartition, OffsetAndMetadata]]:
         """The translated offsets of a group of the cluster ``remote_alias``, by partition of this cluster.
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import overload
 
+from mm2.config.java_regex import JavaPattern
 from mm2.kafka.structs import OffsetAndMetadata, TopicPartition
 from mm2.mirror.client.mirror_client import TIMEOUT_S, MirrorClient
 
@@ -46,12 +47,15 @@ class RemoteClusterUtils:
     @overload
     @staticmethod
     def translate_offsets(
-        props: Mapping[str, str], remote_alias: str, group: re.Pattern[str], timeout_s: float = TIMEOUT_S
+        props: Mapping[str, str], remote_alias: str, group: re.Pattern[str] | JavaPattern, timeout_s: float = TIMEOUT_S
     ) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]: ...
 
     @staticmethod
     def translate_offsets(
-        props: Mapping[str, str], remote_alias: str, group: str | re.Pattern[str], timeout_s: float = TIMEOUT_S
+        props: Mapping[str, str],
+        remote_alias: str,
+        group: str | re.Pattern[str] | JavaPattern,
+        timeout_s: float = TIMEOUT_S,
     ) -> dict[TopicPartition, OffsetAndMetadata] | dict[str, dict[TopicPartition, OffsetAndMetadata]]:
         """See :meth:`MirrorClient.remote_consumer_offsets`; the order of arguments is that of Java's method."""
         with MirrorClient(props) as client:

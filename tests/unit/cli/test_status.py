@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 import io
 import json
-import re
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from mm2.cli.flow import CommandError
 from mm2.cli.output import write_document
 from mm2.cli.status import _coloured, document, exit_code, selected, write_flows
 from mm2.cli.tables import COLLAPSED_ABOVE, MOST_ROWS
+from mm2.config.java_regex import compile_java
 from mm2.copy.states import PartitionState
 from mm2.evidence import Evidence
 from mm2.observer.views import (
@@ -271,7 +271,7 @@ def test_of_many_causes_some_are_listed() -> None:
 
 def test_selected_topics_are_shown_partition_by_partition() -> None:
     everything = snapshot(flow(partitions=many(200)))
-    chosen = selected(everything, re.compile("pay.*"), "pay.*").flows[0]
+    chosen = selected(everything, compile_java("pay.*"), "pay.*").flows[0]
     assert {one.topic for one in chosen.partitions} == {"payments"}
     out = io.StringIO()
     write_flows(out, [chosen], partitions=True, by_topic=False)
@@ -279,9 +279,9 @@ def test_selected_topics_are_shown_partition_by_partition() -> None:
     silent = "A does not answer"
     for known in (everything, snapshot(flow(partitions=many(200), source_error=silent)), snapshot(flow(partitions=()))):
         with pytest.raises(CommandError, match="No topic of A->B matches --topic absent"):
-            selected(known, re.compile("absent"), "absent")
+            selected(known, compile_java("absent"), "absent")
     unknown = snapshot(flow(partitions=(), source_error=silent))
-    assert selected(unknown, re.compile("absent"), "absent") == unknown, "the topics of a silent source are not known"
+    assert selected(unknown, compile_java("absent"), "absent") == unknown, "the topics of a silent source are not known"
 
 
 def test_a_narrow_terminal_shows_the_whole_summary_and_the_states() -> None:

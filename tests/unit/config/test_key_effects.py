@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from mm2.config.configdef import ConfigException
+from mm2.config.java_options import ineffective_variables
 from mm2.config.key_effects import (
     Effect,
     Place,
@@ -174,3 +175,11 @@ def test_a_prefix_stands_for_the_keys_that_begin_with_it() -> None:
     assert found is not None
     assert found.key == "topic.creation.*"
     assert effect_of(Place.MIRROR, "no.such.key") is None
+
+
+def test_variables_of_kafka_s_scripts_without_effect_are_reported() -> None:
+    given = {"KAFKA_HEAP_OPTS": "-Xmx2g", "KAFKA_LOG4J_OPTS": "", "KAFKA_OPTS": "-Da=b", "JMX_PORT": "9999"}
+    assert ineffective_variables(given) == [
+        "The environment variable KAFKA_HEAP_OPTS has no effect: only Spark has a Java heap, which spark.driver.memory sets.",
+        "The environment variable JMX_PORT has no effect: metrics are served over HTTP at /metrics.",
+    ]

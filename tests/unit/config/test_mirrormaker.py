@@ -6,6 +6,7 @@ MirrorMakerConfig of connect-mirror 4.3.0.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -566,3 +567,11 @@ def test_an_unresolvable_reference_stops_the_start(tmp_path: Path) -> None:
     provider = "config.providers=f config.providers.f.class=org.apache.kafka.common.config.provider.FileConfigProvider "
     text = problem(f"{provider} B.ssl.key.password=${{f:{tmp_path}/absent:k}}")
     assert text.startswith(f"Config provider f, path {tmp_path}/absent, key k: Cannot read")
+
+
+@pytest.mark.parametrize("key", ["topics", "A->B.groups.exclude", "config.properties.exclude"])
+def test_a_duplicate_that_the_herder_would_reject_is_refused_in_the_file(key: str) -> None:
+    """Java starts, and then fails to configure the connector: nothing is copied."""
+    props = {"clusters": "A,B", "A.bootstrap.servers": "a:1", "B.bootstrap.servers": "b:1", "A->B.enabled": "true"}
+    with pytest.raises(ConfigException, match=rf"^Configuration '{re.escape(key)}' values must not be duplicated\.$"):
+        MirrorMakerConfig({**props, key: "fresh, fresh"}).validate()

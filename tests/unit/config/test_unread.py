@@ -140,11 +140,15 @@ def test_used_keys_are_not_reported(key: str) -> None:
     assert MirrorMakerConfig({"clusters": "A,B"})._readers().unread([key]) == []
 
 
-def test_worker_keys_of_a_cluster_without_workers_are_reported() -> None:
-    found = unread("A.offset.storage.replication.factor", "B.group.id", "A.request.timeout.ms", **HEARTBEATS_OFF)
-    assert found == [
-        ("A.offset.storage.replication.factor", "B.offset.storage.replication.factor"),
-        ("A.request.timeout.ms", "A.consumer.request.timeout.ms"),
+def test_worker_keys_of_a_cluster_without_workers_have_no_effect_and_are_not_unknown() -> None:
+    keys = ("A.offset.storage.replication.factor", "A.scheduled.rebalance.max.delay.ms", "B.group.id")
+    assert unread(*keys, "A.request.timeout.ms", **HEARTBEATS_OFF) == [
+        ("A.request.timeout.ms", "A.consumer.request.timeout.ms")
+    ]
+    props = {"clusters": "A,B", "A->B.enabled": "true", **dict.fromkeys(keys, "1"), **HEARTBEATS_OFF}
+    reason = "no flow into A runs, so A has no worker"
+    assert [(one.key, one.reason) for one in MirrorMakerConfig(props).ineffective_keys()] == [
+        (key, reason) for key in keys[:2]
     ]
 
 

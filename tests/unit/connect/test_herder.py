@@ -6,6 +6,7 @@ import itertools
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,6 +33,7 @@ from mm2.connect.stores.config_store import PrivilegedWriteError
 from mm2.connect.stores.status_store import State, Status
 from mm2.kafka.errors import TimeoutFailure
 from tests.support.waiting import wait_until
+from tests.systems.herder_toys import CLASS
 
 BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
 TASK = ConnectorTaskId("c", 0)
@@ -374,6 +376,27 @@ def test_a_waiting_request_reports_its_stage() -> None:
     with instance._stages.during("stopping connector d"):
         output = str(timed_out(waiting))
     assert output.startswith("Request timed out. The worker is currently stopping connector d, which began at ")
+
+
+def test_a_restart_that_waits_for_a_connector_s_start_reports_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The herder's thread polls the group coordinator meanwhile."""
+    instance, file = herder(), tmp_path / "hang"
+    config = {"name": "c", "connector.class": CLASS, "topic": "t", "hang.in": "start", "hang.file": str(file)}
+    state = ClusterConfigState(connector_configs={"c": config}, target_states={"c": TargetState.STARTED})
+    instance._view.configs = state
+    monkeypatch.setattr(instance, "_require_own_connector", lambda _name: None)
+    file.touch()
+    restarting = instance.restart_connector("c")
+    try:
+        run_requests(instance)
+        with instance._stages.during("polling the group coordinator until interrupted"):
+            output = str(timed_out(restarting))
+        assert output.startswith("Request timed out. The worker is currently starting the connector, which began at ")
+    finally:
+        file.unlink()
+    instance.worker.stop_connectors(["c"])
 
 
 def test_a_restart_of_a_connector_without_a_status_is_answered_as_by_java(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -447,6 +447,47 @@ def test_bad_sink_offsets_are_bad_requests(partition: Any, offset: Any, output: 
         parse_sink_offsets(offsets(partition, offset))
 
 
+_TYPE = "org.apache.kafka.connect.runtime.rest.entities.ConnectorOffset"
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),  # of Java's worker, without the place in the text
+    [
+        ([], f"Cannot deserialize value of type `{_TYPE}s` from Array value (token `JsonToken.START_ARRAY`)"),
+        (
+            "x",
+            (
+                f"Cannot construct instance of `{_TYPE}s` (although at least one Creator exists): no String-argument "
+                "constructor/factory method to deserialize from String value ('x')"
+            ),
+        ),
+        (
+            {"offsets": {}},
+            f"Cannot deserialize value of type `java.util.ArrayList<{_TYPE}>` from Object value (token `JsonToken.START_OBJECT`)",
+        ),
+        (
+            {"offsets": [1]},
+            (
+                f"Cannot construct instance of `{_TYPE}` (although at least one Creator exists): no int/Int-argument "
+                "constructor/factory method to deserialize from Number value (1)"
+            ),
+        ),
+        (
+            {"offsets": [{"partition": []}]},
+            (
+                "Cannot deserialize value of type `java.util.LinkedHashMap<java.lang.String,java.lang.Object>` from Array value (token "
+                "`JsonToken.START_ARRAY`)"
+            ),
+        ),
+        ({"offsets": [{"key": "x"}]}, 'Unrecognized field "key"; known are "partition" and "offset"'),
+    ],
+)
+def test_a_body_that_holds_no_offsets_has_java_s_message(body: Any, message: str) -> None:
+    with pytest.raises(MalformedBody) as caught:
+        ConnectorOffsets.from_json(body)
+    assert str(caught.value) == message
+
+
 @pytest.mark.parametrize("body", [{}, {"offsets": None}, {"offsets": []}])
 def test_no_offsets_are_a_bad_request(body: Any) -> None:
     with pytest.raises(BadRequest, match="Partitions / offsets need to be provided"):

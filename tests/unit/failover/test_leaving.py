@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from mm2.config.java_regex import compile_java
 from mm2.config.mirrormaker import SourceAndTarget
 from mm2.copy.ledger import Ledger, entry_record, note_record
 from mm2.copy.session import LedgerEntry, Mark
@@ -66,7 +66,7 @@ def test_groups_return_to_the_target_although_nothing_was_copied_from_the_source
     both: Any = SimpleNamespace(pair=PAIR, reverse_ledger=reverse)
     refuse_uncopied(both, before, Choice())
     with pytest.raises(Refused, match="Nothing was copied yet of late"):
-        refuse_uncopied(both, before, Choice(topics=re.compile("late")))
+        refuse_uncopied(both, before, Choice(topics=compile_java("late")))
 
 
 class _Flow(Sides):

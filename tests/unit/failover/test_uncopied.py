@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mm2.config.java_regex import compile_java
 from mm2.copy.ledger import Ledger, entry_record
 from mm2.copy.session import LedgerEntry, Mark
 from mm2.copy.states import PartitionState
@@ -83,7 +84,7 @@ def test_records_of_new_partitions_are_missing_before_the_flow_has_found_them() 
     with pytest.raises(Refused, match=re.escape("has 5 records that are not on B yet (t-1: 20 of 25)")):
         refuse_to_leave_behind(sides, before)
     assert before.topics == {}, "nothing of it was copied, so it is not promoted"
-    assert not uncopied(sides, Choice(re.compile("v"))).partitions
+    assert not uncopied(sides, Choice(compile_java("v"))).partitions
 
 
 def test_new_topics_count_unless_they_came_from_the_target(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ def test_a_group_cut_by_the_comma_still_works_as_in_java() -> None:
 
 
 def test_a_bad_pattern_names_key_and_item() -> None:
-    with pytest.raises(ConfigException, match=r"topics\b.*nothing to repeat.*'\*'.*write \.\*"):
+    with pytest.raises(ConfigException, match=r"topics\b.*dangling meta character.*'\*'.*write \.\*"):
         topics(topics="orders, *")
 
 

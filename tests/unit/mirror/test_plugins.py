@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mm2.config.mirror_keys import MIRROR_CHECKPOINT_CONFIG, MIRROR_SOURCE_CONFIG
+from mm2.config.mirror_keys import MIRROR_CHECKPOINT_CONFIG, MIRROR_SOURCE_CONFIG, is_job_on
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.connect.api import ConnectError
 from mm2.connect.plugins import Plugins
@@ -91,6 +91,10 @@ def test_every_class_key_of_a_mirror_connector_names_a_class_that_is_not_found(c
     assert {"replication.policy.class", "sasl.login.class", "ssl.engine.factory.class"} <= set(keys)
     for key in keys:
         errors = made.validate({**CONNECTOR, key: "org.acme.Nope"})
+        (value,) = (
+            one.value for one in made.config().config_values({**CONNECTOR, key: "org.acme.Nope"}) if one.name == key
+        )
+        assert value is None
         assert errors == [
             (key, f"Invalid value org.acme.Nope for configuration {key}: Class org.acme.Nope could not be found.")
         ]
@@ -118,3 +122,24 @@ def test_a_class_of_another_kind_is_an_error_that_names_the_key() -> None:
     assert error == ("topic.filter.class", f"Class class {name} does not implement the TopicFilter interface")
     with pytest.raises(ConnectError, match=r"topic\.filter\.class"):
         plugins.topic_filter({"topic.filter.class": name})
+
+
+@pytest.mark.parametrize(
+    "job", ["refresh.topics", "sync.topic.acls", "emit.checkpoints", "sync.group.offsets", "emit.heartbeats"]
+)
+def test_a_job_with_a_negative_interval_is_off(job: str) -> None:
+    assert is_job_on({f"{job}.enabled": "true"}, job)
+    assert is_job_on({f"{job}.enabled": " TRUE ", f"{job}.interval.seconds": "1"}, job)
+    assert not is_job_on({f"{job}.enabled": "true", f"{job}.interval.seconds": " -1"}, job)
+    assert not is_job_on({f"{job}.enabled": "false"}, job)
+
+
+def test_group_offsets_are_not_synced_by_default() -> None:
+    assert not is_job_on({}, "sync.group.offsets")
+
+
+def test_without_checkpoints_there_are_no_tasks_to_read_the_groups() -> None:
+    """A negative interval was the shortest one: the task read all groups ten times a second."""
+    connector = MirrorCheckpointConnector()
+    connector.rehearse({**CONNECTOR, "emit.checkpoints.interval.seconds": "-1"})
+    assert connector.task_configs(3) == []

@@ -1,6 +1,5 @@
 import pytest
 
-from mm2.config.configdef import ConfigException
 from mm2.mirror.policy import DefaultReplicationPolicy, IdentityReplicationPolicy, ReplicationPolicy
 
 
@@ -87,9 +86,39 @@ def test_separator_is_taken_literally() -> None:
     assert separated("||").upstream_topic("A||t") == "t"
 
 
-def test_an_empty_separator_is_refused() -> None:
-    with pytest.raises(ConfigException, match="separator"):
-        separated("")
+# As NAMES, with an empty separator.
+JOINED = [
+    ("", None, None, "", False),
+    ("a", None, None, "a", False),
+    ("ab", "a", "b", "b", False),
+    ("Aorders", "A", "orders", "s", False),
+    ("euorders", "e", "uorders", "s", False),
+    ("Aheartbeats", "A", "heartbeats", "s", False),
+    ("mm2-offset-syncsAinternal", "m", "m2-offset-syncsAinternal", "l", True),
+    ("Acheckpointsinternal", "A", "checkpointsinternal", "l", True),
+    ("mm2x.internal", "m", "m2x.internal", "l", True),
+    ("__x", "_", "_x", "x", True),
+]
+
+
+@pytest.mark.parametrize(("topic", "source", "upstream", "original", "is_internal"), JOINED)
+def test_names_with_an_empty_separator_are_java_s(
+    topic: str, source: str | None, upstream: str | None, original: str, is_internal: bool
+) -> None:
+    policy = separated("")
+    assert policy.format_remote_topic("A", topic) == f"A{topic}"
+    assert (policy.topic_source(topic), policy.upstream_topic(topic)) == (source, upstream)
+    assert policy.original_topic(topic) == original
+    assert policy.is_internal_topic(topic) == is_internal
+    assert not policy.is_heartbeats_topic(topic)
+    assert policy.offset_syncs_topic("A") == "mm2-offset-syncsAinternal"
+    assert policy.checkpoints_topic("eu") == "eucheckpointsinternal"
+
+
+def test_remote_topics_of_a_long_alias_are_recognized_without_a_separator() -> None:
+    """Kafka takes the first letter as the alias, so it would copy them back."""
+    assert separated("").came_from("eu", "euorders")
+    assert separated("").upstream_from("eu", "euorders") == "orders"
 
 
 @pytest.mark.parametrize("topic", ["heartbeats", "s1.heartbeats", "s2.s1.heartbeats"])
