@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from mm2.connect.data.logical import ms_of
+from mm2.sandbox.jars import KAFKA_VERSION
 from tests.integration.connect_cases import Case, all_cases
 from tests.integration.connect_values import settled
 from tests.integration.java_source import run_source
+from tests.support.java import CONNECT_VERSION
 
 FIRST, LAST = dt.datetime.min.replace(tzinfo=dt.UTC), dt.datetime.max.replace(tzinfo=dt.UTC)
 SEED = 20261120
@@ -51,14 +53,14 @@ GROUPS = {
 Answered = Mapping[str, list[tuple[Case, Any]]]
 
 
-@pytest.fixture(scope="module")
-def answered(tmp_path_factory: pytest.TempPathFactory) -> Answered:
-    """Every case with Java's result, by group."""
+@pytest.fixture(scope="module", params=[KAFKA_VERSION, pytest.param(CONNECT_VERSION, marks=pytest.mark.slow)])
+def answered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Answered:
+    """Every case with the result of that version of Java's Connect, by group."""
     folder = tmp_path_factory.mktemp("oracle")
     cases = all_cases(SEED)
     (folder / "cases").write_text("".join(json.dumps(case.asked) + "\n" for case in cases))
     place = ("-Duser.timezone=UTC", "-Duser.language=en", "-Duser.country=US")
-    run_source(ORACLE, str(folder / "cases"), str(folder / "answers"), options=place)
+    run_source(ORACLE, str(folder / "cases"), str(folder / "answers"), options=place, version=request.param)
     answers = (folder / "answers").read_text().splitlines()
     groups: dict[str, list[tuple[Case, Any]]] = {}
     for case, answer in zip(cases, answers, strict=True):

@@ -83,7 +83,12 @@ def worker_resources(
         return Dispatch(app)
 
     main = served(herder) if redacted is None else _ByRole(served(herder), served(redacted))
-    admin = control.around(Dispatch(application([loggers]))) if settings.admin_listeners else None
+    admin = None
+    if settings.admin_listeners:
+        # Extensions apply to admin listeners, too, as in Kafka since 4.4.
+        loggers_app = application([loggers])
+        configurable.add_routers(loggers_app)
+        admin = control.around(configurable.around(Dispatch(loggers_app)))
     return Resources(control.around(configurable.around(main)), admin)
 
 
