@@ -83,13 +83,15 @@ def worker_resources(
         return Dispatch(app)
 
     main = served(herder) if redacted is None else _ByRole(served(herder), served(redacted))
-    admin = None
-    if settings.admin_listeners:
-        # Extensions apply to admin listeners, too, as in Kafka since 4.4.
-        loggers_app = application([loggers])
-        configurable.add_routers(loggers_app)
-        admin = control.around(configurable.around(Dispatch(loggers_app)))
+    admin = control.around(admin_resources([loggers], configurable)) if settings.admin_listeners else None
     return Resources(control.around(configurable.around(main)), admin)
+
+
+def admin_resources(loggers: Sequence[APIRouter], configurable: Configurable) -> ASGIApp:
+    """What separate admin listeners serve. Extensions apply to it, as in Kafka since 4.4."""
+    app = application(loggers)
+    configurable.add_routers(app)
+    return configurable.around(Dispatch(app))
 
 
 class _ByRole:
