@@ -70,9 +70,9 @@ class MirrorClients:
     @property
     def ledger_topic(self) -> str:
         """The ledger of this source connector, or of that of the flow."""
-        if self.group is None:
+        if self.are_of_file:  # also the one that the flow's checkpoint connector reads
             return ledger_topic(self.source_alias, self.props.get(_FILE_GROUP_KEY, ""))
-        return ledger_topic(self.source_alias, self.group, self.props.get("name", ""))
+        return ledger_topic(self.source_alias, self.group or "", self.props.get("name", ""))
 
     @property
     def opposite_ledger_topic(self) -> str:
