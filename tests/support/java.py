@@ -56,7 +56,7 @@ def connect_classpath(version: str) -> str:
 
 def _moved_class(jars: str) -> Path:
     """The folder with the class of `_MOVED`; compiles it the first time, which needs a JDK."""
-    folder = cache_folder() / f"connect-classes-{CONNECT_VERSION}"
+    folder = cache_folder() / f"moved-classes-{CONNECT_VERSION}"
     if not folder.exists():
         with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
             source, made = Path(scratch) / "AppInfoParser.java", Path(scratch) / "classes"
