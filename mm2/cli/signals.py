@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import signal
 import threading
@@ -28,10 +29,10 @@ def stop_at_signals() -> StopRequest:
     stopping = StopRequest()
 
     def stop(number: int, _frame: FrameType | None) -> None:
-        if stopping.is_set():
+        if stopping.signal or stopping.is_set():
             os._exit(128 + number)
         stopping.signal = number
-        stopping.set()
+        _set(stopping)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
@@ -47,10 +48,15 @@ def ask_at_hangup(stopping: threading.Event) -> threading.Event:
     in_terminal = os.isatty(0)
 
     def ask(_number: int, _frame: FrameType | None) -> None:
-        (stopping if in_terminal and not os.isatty(0) else asked).set()
+        _set(stopping if in_terminal and not os.isatty(0) else asked)
 
     signal.signal(signal.SIGHUP, ask)
     return asked
+
+
+def _set(event: threading.Event) -> None:
+    """Set an event in a handler, which runs on the main thread at any moment, also while that holds the lock of the event."""
+    _thread.start_new_thread(event.set, ())  # threading.Thread has locks itself
 
 
 def exit_in(seconds: float, code: int) -> threading.Timer:

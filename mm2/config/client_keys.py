@@ -1,4 +1,4 @@
-"""Settings of Kafka clients, Kafka 4.3.0.
+"""Settings of Kafka clients, Kafka 4.3.0 with the keys that 4.4.0 has added.
 
 Definitions follow ``CommonClientConfigs``, ``ConsumerConfig``, ``ProducerConfig`` and ``AdminClientConfig``.
 :data:`CLIENT_KEYS` are the keys that MirrorMaker passes from a cluster to its clients (Kafka's
@@ -105,6 +105,22 @@ CLIENT_CONFIG: Final = (
         at_least(0),
         LOW,
         "Time without metadata after which the client starts again with the bootstrap servers.",
+    )
+    .define(
+        "metadata.cluster.check.enable",
+        Type.BOOLEAN,
+        True,
+        None,
+        LOW,
+        "Send the expected cluster and node with the first request, so that a broker since 4.4 rejects a misrouted client.",
+    )
+    .define(
+        "bootstrap.resolve.timeout.ms",
+        Type.LONG,
+        0,
+        at_least(0),
+        HIGH,
+        "Time for retries of the resolution of bootstrap servers in the background; 0: it is part of the start.",
     )
     .define("config.providers", Type.LIST, [], distinct(), LOW, "Names of config providers.")
 )
@@ -237,6 +253,14 @@ PRODUCER_CONFIG: Final = (
     ConfigDef(CLIENT_CONFIG)
     .redefine("receive.buffer.bytes", default=32768)
     .define("buffer.memory", Type.LONG, 33554432, at_least(0), HIGH, "Memory for records that wait to be sent.")
+    .define(
+        "buffer.memory.allocation.strategy",
+        Type.STRING,
+        "full",
+        one_of_any_case("FULL", "INCREMENTAL"),
+        MEDIUM,
+        "Memory of a new batch: batch.size at once, or as its records need it.",
+    )
     .define("retries", Type.INT, _INT_MAX, between(0, _INT_MAX), HIGH, "Maximum retries of a failed send.")
     .define("acks", Type.STRING, "all", one_of("all", "-1", "0", "1"), LOW, "Replicas that must acknowledge a record.")
     .define(
@@ -253,6 +277,8 @@ PRODUCER_CONFIG: Final = (
     .define("batch.size", Type.INT, 16384, at_least(0), MEDIUM, "Maximum bytes of a batch.")
     .define("partitioner.adaptive.partitioning.enable", Type.BOOLEAN, True, None, LOW, "Prefer fast brokers.")
     .define("partitioner.availability.timeout.ms", Type.LONG, 0, at_least(0), LOW, "Avoid brokers slower than this.")
+    .define("partitioner.rack.aware", Type.BOOLEAN, False, None, LOW, "Prefer partitions with a leader in client.rack.")
+    .define("client.rack", Type.STRING, "", None, LOW, "Rack of the client.")
     .define("partitioner.ignore.keys", Type.BOOLEAN, False, None, MEDIUM, "Ignore the key when a partition is chosen.")
     .define("linger.ms", Type.LONG, 5, at_least(0), MEDIUM, "Time to wait for more records of a batch.")
     .define("delivery.timeout.ms", Type.INT, 120000, at_least(0), MEDIUM, "Time limit of a send with all retries.")

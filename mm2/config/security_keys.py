@@ -252,6 +252,17 @@ SASL_CONFIG: Final = (
         "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", Type.LONG, 100, None, LOW, "Initial back-off between reads."
     )
     .define("sasl.oauthbearer.clock.skew.seconds", Type.INT, 30, None, LOW, "Allowed clock skew, seconds.")
+    .define(
+        "sasl.oauthbearer.allow.unverified.audience",
+        Type.BOOLEAN,
+        False,
+        None,
+        MEDIUM,
+        "Accept tokens for any audience.",
+    )
+    .define(
+        "sasl.oauthbearer.allow.unverified.issuer", Type.BOOLEAN, False, None, MEDIUM, "Accept tokens of any issuer."
+    )
     .define("sasl.oauthbearer.expected.audience", Type.LIST, [], distinct(), LOW, "Accepted audiences of a token.")
     .define("sasl.oauthbearer.expected.issuer", Type.STRING, None, None, LOW, "Required issuer of a token.")
     .define(

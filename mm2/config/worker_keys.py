@@ -1,4 +1,4 @@
-"""Settings of a distributed Connect worker (Kafka's ``DistributedConfig`` 4.3.0)."""
+"""Settings of a distributed Connect worker (Kafka's ``DistributedConfig`` 4.3.0, with the keys that 4.4.0 has added)."""
 
 from __future__ import annotations
 
@@ -36,6 +36,8 @@ HMAC_ALGORITHMS: Final = {
     "HmacSHA512": "sha512",
 }
 """Java names of the signature algorithms for requests between workers → names for :mod:`hmac`."""
+
+TOPIC_CREATION_KEY: Final = "internal.topics.automatic.creation.enable"
 
 STORAGE_PREFIXES: Final = ("config.storage.", "offset.storage.", "status.storage.")
 """Prefixes of topic settings for an internal topic; declared worker keys are excluded."""
@@ -272,6 +274,8 @@ _CLIENT_PART: Final = CLIENT_CONFIG.only(
         "security.protocol",
         "metadata.recovery.strategy",
         "metadata.recovery.rebootstrap.trigger.ms",
+        "metadata.cluster.check.enable",
+        "bootstrap.resolve.timeout.ms",
     ]
 )
 
@@ -280,6 +284,7 @@ DISTRIBUTED_CONFIG: Final = (
     .redefine("receive.buffer.bytes", default=32768)
     .redefine("request.timeout.ms", default=40000)
     .redefine("client.id", importance=LOW)
+    .redefine("bootstrap.resolve.timeout.ms", importance=LOW)
     .redefine("socket.connection.setup.timeout.ms", validator=at_least(0), importance=LOW)
     .redefine("socket.connection.setup.timeout.max.ms", validator=at_least(0), importance=LOW)
     .define("group.id", Type.STRING, importance=HIGH, doc="Group id of the workers of one Connect cluster.")
@@ -318,6 +323,14 @@ DISTRIBUTED_CONFIG: Final = (
         None,
         MEDIUM,
         "A worker that failed to catch up waits this long before it rejoins.",
+    )
+    .define(
+        TOPIC_CREATION_KEY,
+        Type.BOOLEAN,
+        True,
+        importance=MEDIUM,
+        doc="Create missing topics of offsets, configurations and statuses, and those in offsets.storage.topic of connectors. "
+        "false: a missing topic is an error.",
     )
     .define("offset.storage.topic", Type.STRING, importance=HIGH, doc="Topic of source offsets.")
     .define("offset.storage.partitions", Type.INT, 25, PARTITIONS, LOW, "Partitions of a new offsets topic.")

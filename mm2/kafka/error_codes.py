@@ -1,6 +1,6 @@
 """Error codes of the Kafka protocol.
 
-Names, numbers and retriability are those of `org.apache.kafka.common.protocol.Errors` 4.3.0.
+Names, numbers and retriability are those of `org.apache.kafka.common.protocol.Errors` 4.4.0.
 """
 
 from __future__ import annotations
@@ -146,6 +146,9 @@ class ErrorCode(IntEnum):
     STREAMS_INVALID_TOPOLOGY_EPOCH = 131
     STREAMS_TOPOLOGY_FENCED = 132
     SHARE_SESSION_LIMIT_REACHED = 133
+    GROUP_DELETION_FAILED = 134
+    STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED = 135
+    CONTROLLER_ID_NOT_REGISTERED = 136
 
 
 #: Codes whose Java exception is a `RetriableException`.

@@ -21,7 +21,7 @@ from mm2.connect.request_signing import SessionKey
 from mm2.connect.rest.access.assembly import LocalAccess, access_control
 from mm2.connect.rest.access.control import Access
 from mm2.connect.rest.access.roles import Role
-from mm2.connect.rest.app import application, herder_routers
+from mm2.connect.rest.app import admin_resources, application, herder_routers
 from mm2.connect.rest.dispatch import Dispatch, needs
 from mm2.connect.rest.extensions import (
     Configurable,
@@ -80,7 +80,7 @@ class FlowResources:
         configurable.add_routers(own)
         control = access_control(settings, extensions, local or LocalAccess(), self._session_key)
         self.main: ASGIApp = control.around(configurable.around(self._apps))
-        self.admin = control.around(Dispatch(application(loggers))) if settings.admin_listeners else None
+        self.admin = control.around(admin_resources(loggers, configurable)) if settings.admin_listeners else None
 
     @property
     def herders(self) -> Mapping[SourceAndTarget, Herder]:

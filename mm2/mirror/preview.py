@@ -26,7 +26,7 @@ from mm2.config.mirror_keys import (
 from mm2.config.mirrormaker import DEDICATED_WORKER_DEFAULTS, SourceAndTarget
 from mm2.config.worker_keys import WorkerConfig
 from mm2.connect.api import ConnectError
-from mm2.connect.stores.internal_topic import InternalTopic, check, explain
+from mm2.connect.stores.internal_topic import InternalTopic, check, explain, why_missing
 from mm2.connect.stores.offset_survey import stored_configs
 from mm2.evidence import UNCOMPARED
 from mm2.kafka.admin import Admin
@@ -269,6 +269,8 @@ class _Previewer:
                     check(admin, topic, found, alias, single_partition=topic.prefix == "config.storage.")
                 except ConnectError as error:
                     self._errors.append(f"{error}.")
+            elif vanished(found) and not topic.is_created:
+                self._errors.append(why_missing(topic))
             elif vanished(found):
                 answer = self._rehearsed(Side.TARGET, topic.new_topic)
                 refusal = "" if answer is None else explain(admin, topic, answer, alias)

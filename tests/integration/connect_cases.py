@@ -32,6 +32,8 @@ PREDICATES = {
     name: f"{_CONNECT}.transforms.predicates.{name}"
     for name in ("HasHeaderKey", "RecordIsTombstone", "TopicNameMatches")
 }
+NESTED_KEYS = "nested keys"
+"""The group of cases that only Kafka since 4.4 answers like ours."""
 PLAIN_TRANSFORMS = ("DropHeaders", "Filter", "InsertHeader", "RegexRouter", "TimestampRouter", "ValueToKey")
 PART_TRANSFORMS = (
     *("Cast", "ExtractField", "Flatten", "HeaderFrom", "HoistField", "InsertField", "MaskField", "ReplaceField"),
@@ -170,13 +172,14 @@ def all_cases(seed: int) -> list[Case]:
         *transforms(values, 150),
         *routers(values, 150),
         *predicates(values, 100),
+        *nested_keys(values, 300),
     ]
 
 
 def definitions() -> Iterator[Case]:
     for name in (*CONVERTERS, *TRANSFORMS, *PREDICATES):
         asked = {"op": "keys", "class": java_name(name)}
-        yield Case("definitions", asked, ours(asked, name=name))
+        yield Case(NESTED_KEYS if name == "ValueToKey" else "definitions", asked, ours(asked, name=name))
 
 
 def json_config(values: Values) -> dict[str, str]:
@@ -387,8 +390,22 @@ def cast_config(values: Values) -> dict[str, str]:
     return {"spec": ",".join(f"{name}:{values.one_of(*TYPES)}" for name in names(values))}
 
 
+PATHS = (*NAMES, "a.b", "`d.e`", "`d.e`.a", "d.e.a", "a.b.c", "`a", "a.", "a.`b`", "`a\\`.b`")
+
+
+def nested_keys(values: Values, count: int) -> Iterator[Case]:
+    for _ in range(count):
+        fields = ",".join(values.random.sample(PATHS, values.random.randint(1, 3)))
+        config = {
+            "fields": fields,
+            "field.syntax.version": "V2",
+            "replace.null.with.default": values.one_of("true", "false"),
+        }
+        yield transformed(NESTED_KEYS, "ValueToKey", config, values.record(whole=0.1))
+
+
 def extract_config(values: Values) -> dict[str, str]:
-    field = values.one_of(*NAMES, "a.b", "`d.e`", "`d.e`.a", "d.e.a", "a.b.c", "`a", "a.", "a.`b`", "`a\\`.b`")
+    field = values.one_of(*PATHS)
     return {"field": field, "field.syntax.version": values.one_of("V1", "V2", "v2")}
 
 

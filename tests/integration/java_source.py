@@ -8,13 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from mm2.sandbox.jars import KAFKA_VERSION
 from tests.support.java import connect_java
 
 
-def run_source(source: Path, *arguments: str, options: Sequence[str] = (), text: str | None = None) -> str:
-    """Standard output of ``source`` in a JVM with these options, with ``text`` as its input."""
+def run_source(
+    source: Path, *arguments: str, options: Sequence[str] = (), text: str | None = None, version: str = KAFKA_VERSION
+) -> str:
+    """Standard output of ``source`` in a JVM with these options and Connect of a version, with ``text`` as its input."""
     ran = subprocess.run(
-        [*connect_java("512m", *options), str(source), *arguments],
+        [*connect_java("512m", *options, version=version), str(source), *arguments],
         input=text,
         capture_output=True,
         text=True,

@@ -9,7 +9,9 @@ from typing import Final
 import pytest
 
 from mm2.config.key_effects import Place, effect_of, key_effects
+from mm2.sandbox.jars import KAFKA_VERSION
 from tests.integration.java_source import run_source
+from tests.support.java import CONNECT_VERSION
 
 ORACLE: Final = Path(__file__).parent / "java" / "ConfigKeys.java"
 _KAFKA: Final = "org.apache.kafka."
@@ -63,8 +65,13 @@ NOT_IN_FILES: Final = {
 
 @pytest.fixture(scope="module")
 def kafka_keys() -> dict[str, list[str]]:
+    """The keys of each class, of the reference version or of the newest one."""
     found: dict[str, list[str]] = {}
-    for line in run_source(ORACLE).splitlines():
+    for line in {
+        line
+        for version in (KAFKA_VERSION, CONNECT_VERSION)
+        for line in run_source(ORACLE, version=version).splitlines()
+    }:
         name, _, key = line.partition("\t")
         found.setdefault(name.removeprefix(_KAFKA), []).append(key)
     return found

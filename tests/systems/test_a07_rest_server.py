@@ -131,6 +131,13 @@ def test_a08_admin_resources_with_their_own_listener_are_only_there(served: Serv
     assert get(f"http://{HOST}:{served.worker.port}/admin/loggers").status_code == 404
 
 
+def test_a11_extensions_apply_to_admin_listeners(served: Served) -> None:
+    """Since Kafka 4.4: before, a filter that authenticates clients did not protect the loggers."""
+    admin = f"http://{HOST}:{served.admin}"
+    assert httpx.get(f"{admin}/admin/loggers", headers={"X-Tea": "yes"}, trust_env=False).status_code == 418
+    assert httpx.post(f"{admin}/integration-test-rest-extension/echo", content=b"hi", trust_env=False).text == "hi"
+
+
 def test_a08_admin_resources_without_their_own_listener_are_with_the_others(worker: DistributedWorker) -> None:
     assert "root" in worker.rest.get("/admin/loggers")
 

@@ -1,4 +1,4 @@
-"""Java's worker of Kafka 4.3.0 and ours on the same internal topics: one after the other, and side by side."""
+"""Java's worker of Kafka 4.3.0, or of the newest release, and ours on the same internal topics: one after the other, and side by side."""
 
 from __future__ import annotations
 
@@ -11,9 +11,16 @@ from tests.integration.copy_flow import create, producer_of, read
 from tests.support.waiting import wait_until
 from tests.systems.internal_topics import latest
 from tests.systems.test_stores_on_kafka import file_source
-from tests.systems.workers import DistributedWorker, JavaDistributedWorker, WorkerProcess, distributed_props
+from tests.systems.workers import (
+    DistributedWorker,
+    JavaDistributedWorker,
+    NewestJavaWorker,
+    WorkerProcess,
+    distributed_props,
+)
 
 BOTH = [(DistributedWorker, JavaDistributedWorker), (JavaDistributedWorker, DistributedWorker)]
+NEWEST = [(DistributedWorker, NewestJavaWorker), (NewestJavaWorker, DistributedWorker)]
 
 
 def file_sink(file: Path, topic: str, tasks: int) -> dict[str, str]:
@@ -38,6 +45,8 @@ def lines(file: Path) -> list[str]:
     [
         pytest.param(*BOTH[0], id="java-after-ours", marks=pytest.mark.slow),
         pytest.param(*BOTH[1], id="ours-after-java"),
+        pytest.param(*NEWEST[0], id="newest-java-after-ours", marks=pytest.mark.slow),
+        pytest.param(*NEWEST[1], id="ours-after-newest-java", marks=pytest.mark.slow),
     ],
 )
 def test_each_implementation_reads_the_internal_topics_of_the_other(
@@ -121,7 +130,12 @@ def test_each_implementation_reads_the_internal_topics_of_the_other(
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("leader_kind", "follower_kind"),
-    [pytest.param(*BOTH[0], id="ours-leads"), pytest.param(*BOTH[1], id="java-leads", marks=pytest.mark.slow)],
+    [
+        pytest.param(*BOTH[0], id="ours-leads"),
+        pytest.param(*BOTH[1], id="java-leads", marks=pytest.mark.slow),
+        pytest.param(*NEWEST[0], id="ours-leads-newest-java", marks=pytest.mark.slow),
+        pytest.param(*NEWEST[1], id="newest-java-leads", marks=pytest.mark.slow),
+    ],
 )
 def test_java_and_python_workers_share_one_group(
     broker: LocalKafka,

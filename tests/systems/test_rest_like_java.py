@@ -13,7 +13,13 @@ from mm2.sandbox.kafka import LocalKafka
 from tests.integration.copy_flow import create
 from tests.support.waiting import wait_until
 from tests.systems.rest_requests import CLASS, Ask, ask, requests
-from tests.systems.workers import DistributedWorker, JavaDistributedWorker, WorkerProcess, distributed_props
+from tests.systems.workers import (
+    DistributedWorker,
+    JavaDistributedWorker,
+    NewestJavaWorker,
+    WorkerProcess,
+    distributed_props,
+)
 from tests.unit.connect.rest.answers import Answer
 
 #: Intended differences, documented in docs/COMPATIBILITY.md: Java's status, ours.
@@ -58,12 +64,13 @@ def name_of(request: Ask) -> str:
 
 @pytest.mark.timeout(420)
 @pytest.mark.slow
+@pytest.mark.parametrize("java_kind", [JavaDistributedWorker, NewestJavaWorker])
 def test_every_endpoint_responds_like_java_s(
-    broker: LocalKafka, worker: DistributedWorker, unique: str, folder: Path
+    broker: LocalKafka, worker: DistributedWorker, unique: str, folder: Path, java_kind: type[JavaDistributedWorker]
 ) -> None:
     create(broker, unique)
     config = {"connector.class": CLASS, "topic": unique, "file": str(folder / "none.txt"), "tasks.max": "1"}
-    with JavaDistributedWorker(folder / "java", distributed_props(broker.bootstrap, f"java-{unique}")) as java:
+    with java_kind(folder / "java", distributed_props(broker.bootstrap, f"java-{unique}")) as java:
         for each in (java, worker):
             each.rest.create(unique, config)
             each.rest.await_running(unique, 1)

@@ -19,7 +19,7 @@ from tests.integration.copy_flow import create, read
 from tests.integration.mirror_process import config_of, partitions_of
 from tests.support.waiting import wait_until
 from tests.systems.internal_topics import is_connect_json, latest, rows, write
-from tests.systems.workers import DistributedWorker, distributed_props
+from tests.systems.workers import DistributedWorker, NewestJavaWorker, WorkerProcess, distributed_props
 
 
 def file_source(file: Path, topic: str) -> dict[str, str]:
@@ -236,6 +236,27 @@ def test_a24_the_first_response_contains_everything_written_before(
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("kind", [DistributedWorker, pytest.param(NewestJavaWorker, marks=pytest.mark.slow)])
+def test_a_worker_that_must_not_create_its_topics_names_the_missing_one(
+    broker: LocalKafka, unique: str, folder: Path, kind: type[WorkerProcess]
+) -> None:
+    """Since Kafka 4.4, here for ours and for Java's worker."""
+    props = distributed_props(broker.bootstrap, unique) | {"internal.topics.automatic.creation.enable": "false"}
+    worker = kind(folder / "none", props).launch()
+    wait_until(lambda: not worker.is_running, 90, detail=worker.tail)
+    assert (
+        f"Topic '{unique}-offsets' specified via the 'offset.storage.topic' property is missing. The config "
+        "'internal.topics.automatic.creation.enable' is set to 'false', so automatic creation of internal topics is disabled. "
+        "Either enable automatic creation or create the topics manually."
+    ) in worker.tail(200)
+    assert not partitions_of(broker, f"{unique}-offsets")
+    for store, partitions in (("offsets", 2), ("status", 2), ("configs", 1)):
+        create(broker, f"{unique}-{store}", partitions, cleanup__policy="compact")
+    with kind(folder / "all", props) as started:
+        started.rest.get("/connectors")
+
+
 def test_a40_a_reference_is_stored_and_not_the_secret(broker: LocalKafka, unique: str, folder: Path) -> None:
     create(broker, unique)
     secrets = folder / "secrets.properties"

@@ -9,6 +9,7 @@ from typing import Final
 
 from mm2.sandbox.errors import SandboxError
 from mm2.sandbox.jars import fetch
+from tests.support.java import CONNECT_VERSION, MIRROR_VERSION, connect_classpath
 from tests.support.versions import VERSIONS, KafkaVersion
 
 #: Source and target. Each version is a source once, and each since 2.8 a target.
@@ -103,12 +104,17 @@ def table() -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print the table, or with `--fetch` download the jars of the versions that bin/test runs, with `--all` of all."""
+    """Print the table, or with `--fetch` download the jars of the versions that bin/test runs, with `--all` of all.
+
+    Also those of the newest Connect, and with `--all` of the newest MirrorMaker, of Java.
+    """
     if "--fetch" not in arguments:
         sys.stdout.write(table())
         return
     for version in sorted({version for pair in (PAIRS if "--all" in arguments else ALWAYS) for version in pair}):
         fetch(KafkaVersion.of(version).jar_set)
+    for version in (CONNECT_VERSION, MIRROR_VERSION) if "--all" in arguments else (CONNECT_VERSION,):
+        connect_classpath(version)
 
 
 if __name__ == "__main__":

@@ -15,11 +15,12 @@ from typing import Any, Final, Self
 import httpx
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
+from mm2.sandbox.jars import KAFKA_VERSION
 from mm2.sandbox.ports import free_ports
 from mm2.sandbox.process import end
 from tests.support import programs
 from tests.support.access import OPEN
-from tests.support.java import connect_java, console_logging
+from tests.support.java import CONNECT_VERSION, connect_java, console_logging
 from tests.support.waiting import PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -303,8 +304,9 @@ class StandaloneWorker(OwnWorker):
 
 
 class JavaDistributedWorker(WorkerProcess):
-    """``connect-distributed.sh`` of Kafka 4.3.0."""
+    """``connect-distributed.sh`` of Kafka 4.3.0 or `version`."""
 
+    version = KAFKA_VERSION
     main = "org.apache.kafka.connect.cli.ConnectDistributed"
     jvm_options: Sequence[str] = ()
 
@@ -312,12 +314,18 @@ class JavaDistributedWorker(WorkerProcess):
         logging = self.folder / "log4j2.properties"
         logging.write_text(_JAVA_LOGGING)
         options = (f"-Dlog4j2.configurationFile={logging}", *self.jvm_options)
-        return [*connect_java("384m", *options), self.main, str(file)]
+        return [*connect_java("384m", *options, version=self.version), self.main, str(file)]
 
     @staticmethod
     def _defaults() -> dict[str, str]:
         # All plugins are on its class path and found through manifests: scanning takes seconds.
         return {**WorkerProcess._defaults(), "plugin.discovery": "service_load"}
+
+
+class NewestJavaWorker(JavaDistributedWorker):
+    """That of the newest release."""
+
+    version = CONNECT_VERSION
 
 
 class JavaStandaloneWorker(JavaDistributedWorker):

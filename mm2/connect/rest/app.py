@@ -83,8 +83,15 @@ def worker_resources(
         return Dispatch(app)
 
     main = served(herder) if redacted is None else _ByRole(served(herder), served(redacted))
-    admin = control.around(Dispatch(application([loggers]))) if settings.admin_listeners else None
+    admin = control.around(admin_resources([loggers], configurable)) if settings.admin_listeners else None
     return Resources(control.around(configurable.around(main)), admin)
+
+
+def admin_resources(loggers: Sequence[APIRouter], configurable: Configurable) -> ASGIApp:
+    """What separate admin listeners serve. Extensions apply to it, as in Kafka since 4.4."""
+    app = application(loggers)
+    configurable.add_routers(app)
+    return configurable.around(Dispatch(app))
 
 
 class _ByRole:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from mm2.config.worker_keys import WorkerConfig
+from mm2.config.worker_keys import TOPIC_CREATION_KEY, WorkerConfig
 from mm2.connect.api import ConnectError
 from mm2.kafka.admin import Admin
 from mm2.kafka.backoff import Backoff
@@ -45,6 +45,8 @@ class InternalTopic:
     replication_factor: int
     configs: Mapping[str, str] = field(default_factory=dict)
     named_by: str = ""
+    is_created: bool = True
+    """Whether a worker creates it when it is missing (`TOPIC_CREATION_KEY`)."""
 
     @property
     def key(self) -> str:
@@ -72,7 +74,14 @@ class InternalTopic:
         partitions_key = f"{prefix}partitions"
         partitions = config.int(partitions_key) if partitions_key in config.values else 1
         extra.pop("partitions", None)
-        return cls(config.str(f"{prefix}topic"), prefix, partitions, config.int(f"{prefix}replication.factor"), extra)
+        return cls(
+            config.str(f"{prefix}topic"),
+            prefix,
+            partitions,
+            config.int(f"{prefix}replication.factor"),
+            extra,
+            is_created=config.bool(TOPIC_CREATION_KEY),
+        )
 
     @classmethod
     def of_connector(cls, config: WorkerConfig, name: str) -> InternalTopic:
@@ -89,7 +98,7 @@ def ensure(
     single_partition: bool = False,
     stopping: threading.Event | None = None,
 ) -> None:
-    """Create the topic if it is missing, otherwise check that its cleanup policy is exactly ``compact``.
+    """Create the topic if it is missing and may be created, otherwise check that its cleanup policy is exactly ``compact``.
 
     ``cluster`` is the name to use in messages. Transient failures are retried until ``timeout_s``. Raises ConnectError,
     one sentence naming topic, key, value and cluster.
@@ -101,6 +110,8 @@ def ensure(
         try:
             info = _describe(admin, topic.name)
             if info is None:
+                if not topic.is_created:
+                    raise ConnectError(why_missing(topic))
                 _create(admin, topic)
                 log.info("internal topic created", topic=topic.name, cluster=cluster)
                 return
@@ -154,6 +165,15 @@ def check(admin: Admin, topic: InternalTopic, info: TopicInfo, cluster: str, *, 
             f"Topic '{topic.name}' supplied via the '{topic.key}' property is required to have 'cleanup.policy=compact', or "
             f"what is in it will be lost, but on cluster {cluster} it has 'cleanup.policy={','.join(sorted(policies))}'"
         )
+
+
+def why_missing(topic: InternalTopic) -> str:
+    """The error of a missing topic that a worker must not create, as in Java."""
+    return (
+        f"Topic '{topic.name}' specified via the '{topic.key}' property is missing. The config '{TOPIC_CREATION_KEY}' is set to "
+        "'false', so automatic creation of internal topics is disabled. Either enable automatic creation or create the topics "
+        "manually."
+    )
 
 
 def _is_replication(failure: KafkaFailure) -> bool:

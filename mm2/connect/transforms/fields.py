@@ -464,34 +464,38 @@ class ValueToKey(PartTransformation):
     """Replaces the key by a struct or map of some fields of the value."""
 
     part = RecordPart.VALUE
-    CONFIG = with_replace_null(
-        ConfigDef().define(
-            FIELDS,
-            ConfigType.LIST,
-            validator=distinct(empty_allowed=False),
-            importance=Importance.HIGH,
-            doc="Fields of the value that form the key.",
+    CONFIG = with_field_syntax(
+        with_replace_null(
+            ConfigDef().define(
+                FIELDS,
+                ConfigType.LIST,
+                validator=distinct(empty_allowed=False),
+                importance=Importance.HIGH,
+                doc="Fields of the value that form the key, named as they are given here.",
+            )
         )
     )
 
     def _configured(self, settings: AbstractConfig) -> None:
-        self._fields = settings.list(FIELDS)
+        version = settings.str(FIELD_SYNTAX_VERSION)
+        self._paths = {name: FieldPath(name, version) for name in settings.list(FIELDS)}
         self._key_schema: Callable[[Schema], Schema] = remembering(self._of_fields)
 
     def apply(self, record: Record) -> Record | None:
         if record.value_schema is None:
             fields = require_map(record.value, _COPYING)
-            return record.new_record(key_schema=None, key={name: fields.get(name) for name in self._fields})
+            key = {name: path.value_in_map(fields) for name, path in self._paths.items()}
+            return record.new_record(key_schema=None, key=key)
         value = require_struct(record.value, _COPYING)
-        key = Struct(self._key_schema(value.schema))
-        for field in key.schema.fields:
-            key.put(field.name, self._field_value(value, field))
-        return record.new_record(key_schema=key.schema, key=key, value_schema=value.schema)
+        struct = Struct(self._key_schema(value.schema))
+        for name, path in self._paths.items():
+            struct.put(name, path.value_in_struct(value, with_default=self._replace_null))
+        return record.new_record(key_schema=struct.schema, key=struct, value_schema=value.schema)
 
     def _of_fields(self, schema: Schema) -> Schema:
         builder = SchemaBuilder.struct()
-        for name in self._fields:
-            field = schema.field_named(name)
+        for name, path in self._paths.items():
+            field = path.field_of(schema)
             if field is None:
                 raise DataError(f"Field does not exist: {name}")
             builder.field(name, field.schema)

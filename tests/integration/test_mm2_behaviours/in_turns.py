@@ -184,7 +184,7 @@ class SharedFlow:
         assert not again, [(row.key, row.value) for row in rows if (row.key or b"").decode() in again]
 
     def _has_java_lost_groups(self) -> bool:
-        logs = self.file.parent.glob(f"*-{JavaMirrorProcess.__name__}.log")
+        logs = self.file.parent.glob(f"*{JavaMirrorProcess.__name__}.log")
         return any(_JAVA_LOST_GROUPS.search(log.read_text(errors="replace")) for log in logs)
 
     def _check_statuses(self) -> None:

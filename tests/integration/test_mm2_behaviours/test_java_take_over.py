@@ -15,7 +15,7 @@ import pytest
 
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.copy_flow import Traffic, create
-from tests.integration.java_mirror import JavaMirrorProcess, java_says
+from tests.integration.java_mirror import JavaMirrorProcess, NewestJavaMirrorProcess, java_says
 from tests.integration.mirror_process import MirrorProcess, checkpoints, contents, heartbeats, syncs
 from tests.integration.test_mm2_behaviours.in_turns import (
     PARTITIONS,
@@ -36,11 +36,13 @@ THREE_TIMES = ("stop", "kill", "kill", "stop", "kill", "kill")
 
 @pytest.mark.timeout(int(900 * PATIENCE))
 @pytest.mark.parametrize(
-    ("endings", "exactly_once"),
+    ("endings", "exactly_once", "java"),
     [
-        pytest.param(ONCE, False, id="once", marks=pytest.mark.slow),
-        pytest.param(THREE_TIMES, False, id="three-times", marks=pytest.mark.slow),
-        pytest.param(THREE_TIMES, True, id="exactly-once", marks=pytest.mark.slow),
+        pytest.param(ONCE, False, JavaMirrorProcess, id="once", marks=pytest.mark.slow),
+        pytest.param(ONCE, False, NewestJavaMirrorProcess, id="once-newest", marks=pytest.mark.slow),
+        pytest.param(THREE_TIMES, False, JavaMirrorProcess, id="three-times", marks=pytest.mark.slow),
+        pytest.param(THREE_TIMES, True, JavaMirrorProcess, id="exactly-once", marks=pytest.mark.slow),
+        pytest.param(ONCE, True, NewestJavaMirrorProcess, id="exactly-once-newest", marks=pytest.mark.slow),
     ],
 )
 def test_each_implementation_continues_at_the_other_s_next_record(
@@ -49,11 +51,12 @@ def test_each_implementation_continues_at_the_other_s_next_record(
     unique: str,
     endings: tuple[str, ...],
     exactly_once: bool,
+    java: type[JavaMirrorProcess],
 ) -> None:
     name = f"turns{unique[-6:]}"
     with shared_flow(kafka_pair, tmp_path, name, exactly_once=exactly_once, more={}) as flow:
         create(flow.east, name, PARTITIONS)
-        kinds = (JavaMirrorProcess, MirrorProcess)
+        kinds = (java, MirrorProcess)
         with Traffic(flow.east, name, PARTITIONS, PER_SECOND) as traffic:
             await_records(flow, 50)
             with Committing(flow) as groups:

@@ -19,7 +19,7 @@ import pytest
 
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.copy_flow import Traffic, create
-from tests.integration.java_mirror import JavaMirrorProcess
+from tests.integration.java_mirror import JavaMirrorProcess, NewestJavaMirrorProcess
 from tests.integration.mirror_process import MirrorProcess, records, table
 from tests.integration.test_mm2_behaviours.in_turns import (
     PARTITIONS,
@@ -39,15 +39,21 @@ TOGETHER = {"dedicated.mode.enable.internal.rest": "true", "task.shutdown.gracef
 
 @pytest.mark.timeout(int(60 * MINUTES + 900 * PATIENCE))
 @pytest.mark.parametrize(
-    ("minutes", "exactly_once"),
+    ("minutes", "exactly_once", "java"),
     [
-        pytest.param(0, False, id="once", marks=pytest.mark.slow),
-        pytest.param(MINUTES, False, id="long", marks=pytest.mark.slow),
-        pytest.param(MINUTES, True, id="exactly-once", marks=pytest.mark.slow),
+        pytest.param(0, False, JavaMirrorProcess, id="once", marks=pytest.mark.slow),
+        pytest.param(0, False, NewestJavaMirrorProcess, id="once-newest", marks=pytest.mark.slow),
+        pytest.param(MINUTES, False, JavaMirrorProcess, id="long", marks=pytest.mark.slow),
+        pytest.param(MINUTES, True, JavaMirrorProcess, id="exactly-once", marks=pytest.mark.slow),
     ],
 )
 def test_java_and_python_workers_replace_each_other_with_either_as_leader(
-    kafka_pair: tuple[LocalKafka, LocalKafka], tmp_path: Path, unique: str, minutes: float, exactly_once: bool
+    kafka_pair: tuple[LocalKafka, LocalKafka],
+    tmp_path: Path,
+    unique: str,
+    minutes: float,
+    exactly_once: bool,
+    java: type[JavaMirrorProcess],
 ) -> None:
     name = f"roll{unique[-6:]}"
     # By default Java reassigns the tasks of a lost worker after five minutes.
@@ -59,11 +65,11 @@ def test_java_and_python_workers_replace_each_other_with_either_as_leader(
         with Traffic(flow.east, name, PARTITIONS, PER_SECOND) as traffic:
             await_records(flow, 50)
             with Committing(flow) as groups:
-                older = flow.start(JavaMirrorProcess)
+                older = flow.start(java)
                 older_id = flow.await_new_worker(older)
                 deadline = time.monotonic() + 60 * minutes
                 while True:
-                    newer = flow.start(MirrorProcess if isinstance(older, JavaMirrorProcess) else JavaMirrorProcess)
+                    newer = flow.start(MirrorProcess if isinstance(older, JavaMirrorProcess) else java)
                     newer_id = flow.await_new_worker(newer, beside={older_id})
                     flow.await_growth(newer)
                     if turns >= 2 and time.monotonic() > deadline:

@@ -1,7 +1,7 @@
-"""The worker's and the connectors' keys equal those of Kafka 4.3.0, column by column, and so do errors of invalid values.
+"""The worker's and the connectors' keys equal those of Kafka, column by column, and so do errors of invalid values.
 
 ``connect_definitions.tsv`` and ``connect_judgements.tsv`` were written by a small program that walks the ConfigDefs of
-connect-runtime 4.3.0; the second contains each of TRIES for which ``ConfigDef.validateAll`` returns an error.
+connect-runtime 4.3.0, and those of new keys by that of 4.4.0; the second contains each of TRIES for which ``ConfigDef.validateAll`` returns an error.
 """
 
 from __future__ import annotations

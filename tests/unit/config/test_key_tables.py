@@ -1,7 +1,7 @@
-"""Our tables equal those of Kafka 4.3.0.
+"""Our tables equal those of Kafka 4.3.0, with the keys that 4.4.0 has added.
 
 ``kafka_keys.tsv`` was written by a small program that walks the ConfigDefs of kafka-clients, connect-runtime and
-connect-mirror 4.3.0; TLS and SASL keys stand only under DistributedConfig, where all of them are.
+connect-mirror 4.3.0, and of the first two of 4.4.0; TLS and SASL keys stand only under DistributedConfig, where all of them are.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def test_every_key_has_a_description() -> None:
 
 
 def test_client_keys_are_bootstrap_protocol_tls_and_sasl() -> None:
-    assert len(CLIENT_KEYS) == 66
+    assert len(CLIENT_KEYS) == 68
     assert {
         "bootstrap.servers",
         "security.protocol",

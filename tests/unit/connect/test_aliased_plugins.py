@@ -1,6 +1,6 @@
 """The keys that transformations and predicates add to a connector equal Kafka's.
 
-``enriched_keys.tsv`` was written by a small program that calls connect-runtime 4.3.0 (``ConnectorConfig.enrich``) for all
+``enriched_keys.tsv`` was written by a small program that calls connect-runtime 4.3.0 (``ConnectorConfig.enrich``; ValueToKey: 4.4.0) for all
 that ship with it, each under an alias made of its name.
 """
 

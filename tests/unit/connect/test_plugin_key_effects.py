@@ -128,6 +128,7 @@ CASES: list[tuple[str, dict[str, str], dict[str, str], Any, Select, object]] = [
     ("TimestampRouter", {"timestamp.format": "yyyy"}, {}, 1, topic, "topic-2020"),
     ("TimestampRouter", {"topic.format": "x-${topic}"}, {}, 1, topic, "x-topic"),
     ("ValueToKey", {"fields": "a"}, {}, FLAT, as_key, {"a": 1}),
+    ("ValueToKey", {"field.syntax.version": "V2"}, {"fields": "a.b"}, NESTED, as_key, {"a.b": 1}),
     ("ValueToKey", KEEP_NULL, {"fields": "d"}, STRUCT, as_key, None),
 ]
 

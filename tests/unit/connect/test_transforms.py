@@ -277,6 +277,26 @@ def test_a_key_is_built_from_the_value() -> None:
         made("ValueToKey", fields="z").apply(sink(STRUCT, OUTER))
 
 
+def test_a_key_is_built_from_nested_fields() -> None:
+    """Since Kafka 4.4; its fields have the names of the paths."""
+    nested = made("ValueToKey", fields="a.b,`c.d`,a.b.none", field_syntax_version="V2")
+    record = nested.apply(sink({"a": {"b": None}, "c.d": 2}))
+    assert record is not None
+    assert record.key == {"a.b": None, "`c.d`": 2, "a.b.none": None}
+    inner = SchemaBuilder.struct().field("n", SchemaBuilder.int32().optional().default(7).build()).build()
+    outer = SchemaBuilder.struct().field("in", inner).build()
+    value = Struct(outer).put("in", Struct(inner))
+    for replaced, expected in (("true", 7), ("false", None)):
+        nested = made("ValueToKey", fields="in.n", field_syntax_version="V2", replace_null_with_default=replaced)
+        record = nested.apply(sink(value, outer))
+        assert record is not None
+        assert record.key_schema is not None
+        assert record.key.get_without_default("in.n") == expected
+        assert [field.name for field in record.key_schema.fields] == ["in.n"]
+    with pytest.raises(DataError, match=r"Field does not exist: in\.m"):
+        made("ValueToKey", fields="in.m", field_syntax_version="V2").apply(sink(value, outer))
+
+
 def test_filter_drops_everything() -> None:
     assert made("Filter").apply(sink(1)) is None
 

@@ -1,3 +1,5 @@
+import pytest
+
 from mm2.mirror.clients import ClientKind, MirrorClients, Side
 
 PROPS = {
@@ -53,3 +55,16 @@ def test_settings_have_their_types() -> None:
     settings = MirrorClients(PROPS).settings(Side.SOURCE, ClientKind.CONSUMER, "replication-consumer")
     assert settings.bootstrap == (("a", 9092),)
     assert settings.request_timeout_ms == 30_000, "not a client key, so the cluster's own key does not count"
+
+
+@pytest.mark.parametrize("group", ["A-mm2", "own"])
+def test_both_connectors_of_a_file_use_one_ledger(group: str) -> None:
+    """The task of the source connector writes the ledger by which that of the checkpoint connector translates offsets."""
+    props = {"source.cluster.alias": "A", "target.cluster.alias": "B"}
+    if group == "own":
+        props["target.cluster.group.id"] = group
+    names = ("MirrorSourceConnector", "MirrorCheckpointConnector")
+    written, read = (MirrorClients({**props, "name": name}, group=group).ledger_topic for name in names)
+    assert written == read == MirrorClients(props).ledger_topic
+    other = MirrorClients({**props, "name": "MirrorSourceConnector"}, group="another").ledger_topic
+    assert other != written

@@ -160,3 +160,27 @@ def test_the_health_of_the_process_is_that_of_its_worst_flow(
 ) -> None:
     status, body = ask("GET", "/health")
     assert (status, body["status"], set(body["flows"])) == (200, "healthy", {str(pair) for pair in PAIRS})
+
+
+def test_extensions_apply_to_admin_listeners() -> None:
+    settings = RestSettings.of(
+        {
+            "listeners": "http://127.0.0.1:0",
+            "admin.listeners": "http://127.0.0.1:0",
+            "rest.extension.classes": "tests.systems.plugins_for_rest.StateExtension",
+            **OPEN,
+        }
+    )
+    resources = FlowResources({PAIRS[0]: ToyHerder()}, settings, internal=False)
+    server = RestServer(Binding(settings))
+    server.serve(resources.main, resources.admin)
+    try:
+        for port, path in ((server.binding.main[0], "/flows"), (server.binding.admin[0], "/admin/loggers")):
+            for headers, status in (({}, 200), ({"X-Tea": "yes"}, 418)):
+                connection = http.client.HTTPConnection("127.0.0.1", port.number, timeout=20)
+                connection.request("GET", path, headers=headers)
+                assert connection.getresponse().status == status, (path, headers)
+                connection.close()
+    finally:
+        server.stop(1.0)
+        resources.requests.close()
