@@ -84,8 +84,8 @@ _LEADING, _INSIDE, _ALTERNATING = 50_000_000, 200_000, 10_000
 
 def _leading(_: LocalKafka, cluster: Cluster, topic: str) -> None:
     partition = TopicPartition(topic, 0)
-    for _number in range(_LEADING // FILLER_RECORDS):
-        produce_filler(cluster, partition, FILLER_RECORDS, 60.0)
+    for at in range(0, _LEADING, FILLER_RECORDS):
+        produce_filler(cluster, partition, at, FILLER_RECORDS, 60.0)
     failed = Admin(cluster).delete_records({partition: _LEADING})[partition]
     if isinstance(failed, KafkaFailure):
         raise failed

@@ -8,6 +8,9 @@
                                  around a commit, after SIGTERM); --two: one of two processes is killed each time
   --pauses                       each fault of clusters of three brokers once, and how long it interrupts this project and Java's
                                  MirrorMaker 2, which copies the same topic at the same time
+  --states --minutes M           three copies with one alias by a process and a Connect worker; the remote topic is restored,
+                                 deleted, recreated or written by others while nothing is copied, or all processes are killed;
+                                 what mm2 status and mm2 verify state is compared with the count of the records
 ========================================================================================================================
 
 With --exactly-once all but --moments run in that mode; with --age-days D their record timestamps are D days in the past, so that the
@@ -41,6 +44,7 @@ from tests.endurance.kill_points import plan
 from tests.endurance.kill_runs import Kill, ProcessPair, SingleProcess
 from tests.endurance.pause_run import measure, pause_run, seconds
 from tests.endurance.product import ProductFailed
+from tests.endurance.state_run import rounds, state_run
 from tests.endurance.traffic import TrafficFailed
 
 _SHOWN = 10
@@ -82,6 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--moments", type=int, default=0, help="instead: number of kill -9 at points of a process's life cycle"
     )
+    parser.add_argument("--states", action="store_true", help="instead: the target changes while nothing is copied")
     parser.add_argument("--pauses", action="store_true", help="instead: the pause after each fault, beside Java")
     parser.add_argument("--two", action="store_true", help="two processes share the flow")
     parser.add_argument("--exactly-once", action="store_true", help="exactly.once.source.support=enabled")
@@ -112,6 +117,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.kills:
             good = _kills(console, seed, options)
+        elif options.states:
+            good = _states(console, seed, options)
         elif options.pauses:
             good = _pauses(console, options)
         elif options.moments:
@@ -254,6 +261,18 @@ def _show_deaths(console: Console, deaths: Sequence[Death]) -> None:
     for number, death in enumerate(deaths, 1):
         table.add_row(str(number), death.victims, death.moment, f"{death.records:,}", f"{death.recovery_s:.1f} s")
     console.print(table)
+
+
+# -- states of the target ------------------------------------------------------------------------------------------------
+
+
+def _states(console: Console, seed: int, options: Any) -> bool:
+    with console.status("Starting"), state_run() as made:
+        problems = rounds(made, seed, options.minutes, lambda line: console.print(line, markup=False))
+    for problem in problems:
+        console.print(problem, markup=False)
+    _conclude(console, good=not problems, text=f"{len(made.rounds)} rounds with seed {seed}.")
+    return not problems
 
 
 # -- pauses ------------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from mm2.config.properties import load_properties
 from mm2.config.providers import ConfigTransformer
 from mm2.kafka.structs import OffsetAndMetadata, TopicPartition
 from mm2.mirror.client import MirrorClient
+from mm2.mirror.plugins import connect_plugins, plugin_props
 
 _CODES: Final = "Exit code: 0 the query has a result, 1 it has none, 2 it failed."
 _TOPICS: Final = {
@@ -64,6 +65,7 @@ def client_props(file: Path, alias: str | None) -> dict[str, str]:
             raise CommandError(f"{file} is not MirrorMaker's, it has no clusters: remove --cluster {alias}.")
         return _reachable(ConfigTransformer.from_props(props).transform(props), "")
     config = MirrorMakerConfig(props)
+    connect_plugins(plugin_props(config, None))
     known = ", ".join(config.clusters) or "none"
     if alias is None:
         raise CommandError(f"{file} is MirrorMaker's: set --cluster to one of its clusters, {known}.")

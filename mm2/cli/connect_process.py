@@ -43,6 +43,7 @@ from mm2.connect.rest.worker_resources import metrics_router
 from mm2.copy.driver.engine import CopyEngine
 from mm2.kafka.errors import KafkaFailure, is_unavailable
 from mm2.metrics.exposition import Exposition
+from mm2.mirror.plugins import use
 from mm2.mirror.redaction import RedactedHerder
 from mm2.mirror.source_task import COPY_RESOURCE
 
@@ -199,6 +200,7 @@ class _Running:
         for sentence in old:
             log.warning(sentence)
         plugins = Plugins(raw)
+        use(plugins)
         transformer = ConfigTransformer.from_props(raw, plugins.new_provider)
         props = transformer.transform(raw)
         for name in (name for name, is_restricted in transformer.restricted.items() if not is_restricted):

@@ -17,12 +17,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mm2.cli.config import part_named
-from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, CommandError, ConfiguredFlow, add_file, pair_of
+from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, CommandError, ConfiguredFlow, add_file, pair_of, read_config
 from mm2.cli.output import write_document
 from mm2.cli.rest import FlowRest, add_access
 from mm2.cli.verbs import examples, seconds
-from mm2.config.mirrormaker import MirrorMakerConfig
-from mm2.config.properties import load_properties
 from mm2.copy.ledger import Ledger, Pause, pause_record, paused
 from mm2.copy.states import LASTS_UNTIL_RESET, PartitionState
 from mm2.kafka.structs import TopicPartition
@@ -248,7 +246,7 @@ def _name(name: tuple[str, int | None]) -> str:
 
 
 def _control(options: Any, action: _Action) -> int:
-    config = MirrorMakerConfig(load_properties(options.config))
+    config = read_config(options.config)
     pair = pair_of(config, options.config, options.flow)
     rest = FlowRest.of(options, config, pair)
     names = rest.connectors()

@@ -8,11 +8,10 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
-from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, CommandError, add_topics, pair_of, pattern_argument
+from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, CommandError, add_topics, pair_of, pattern_argument, read_config
 from mm2.cli.output import is_wide, write_document
 from mm2.cli.tables import ALL_ROWS, COLLAPSED_ABOVE, MOST_ROWS, TableRow, number, short_table, table
-from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
-from mm2.config.properties import load_properties
+from mm2.config.mirrormaker import SourceAndTarget
 from mm2.copy.states import PartitionState
 from mm2.evidence import LEFT, MISSING_ZERO
 from mm2.failover.evidence import (
@@ -99,7 +98,7 @@ def choice_of(options: Any) -> Choice:
 
 def flow_of(options: Any, *, reverse: bool = False) -> FlowConfig:
     """The named flow, or the one in the opposite direction. Raises CommandError or ConfigException."""
-    config = MirrorMakerConfig(load_properties(options.config))
+    config = read_config(options.config)
     pair = pair_of(config, options.config, options.flow)
     return FlowConfig.of(config, SourceAndTarget(pair.target, pair.source) if reverse else pair)
 

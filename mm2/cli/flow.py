@@ -22,6 +22,7 @@ from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.mirror.clients import ClientKind, MirrorClients, Side
 from mm2.mirror.filters import pattern_list
+from mm2.mirror.plugins import connect_plugins, plugin_props
 
 EXIT_WELL: Final = 0
 EXIT_NOT_WELL: Final = 1
@@ -78,6 +79,13 @@ def pattern_argument(name: str, text: str | None) -> re.Pattern[str] | None:
     return pattern
 
 
+def read_config(file: Path) -> MirrorMakerConfig:
+    """MirrorMaker's file; its policies and filters are found as the process finds them. Raises ConfigException or ConnectError."""
+    config = MirrorMakerConfig(load_properties(file))
+    connect_plugins(plugin_props(config, None))
+    return config
+
+
 def flows_of_file(parsed_args: Any, **_: Any) -> list[str]:
     """Completions of a flow for a shell; empty if the file cannot be read."""
     try:
@@ -113,7 +121,7 @@ class ConfiguredFlow:
     @classmethod
     def of(cls, file: Path, name: str) -> ConfiguredFlow:
         """The flow ``A->B``, enabled or not. Raises CommandError or ConfigException."""
-        config = MirrorMakerConfig(load_properties(file))
+        config = read_config(file)
         pair = pair_of(config, file, name)
         props = ConfigTransformer.from_props(config.originals).transform(
             config.connector_config(pair, SOURCE_CONNECTOR)

@@ -6,14 +6,22 @@ import sys
 from collections.abc import Sequence
 from typing import Any, TextIO
 
-from mm2.cli.flow import EXIT_ERROR, EXIT_NOT_WELL, EXIT_WELL, CommandError, ConfiguredFlow, add_flow, pair_of
+from mm2.cli.flow import (
+    EXIT_ERROR,
+    EXIT_NOT_WELL,
+    EXIT_WELL,
+    CommandError,
+    ConfiguredFlow,
+    add_flow,
+    pair_of,
+    read_config,
+)
 from mm2.cli.output import is_wide, write_document
 from mm2.cli.status import add_timeout
 from mm2.cli.tables import number, table
 from mm2.cli.verbs import examples
 from mm2.config.mirror_keys import CHECKPOINT_CONNECTOR
 from mm2.config.mirrormaker import MirrorMakerConfig
-from mm2.config.properties import load_properties
 from mm2.evidence import NO_GROUP_REASON
 from mm2.kafka.errors import BrokerFailure
 from mm2.mirror.client import MirrorClient
@@ -59,7 +67,7 @@ def run(options: Any) -> int:
         for partition, reason in sorted(reasons.items())
     ]
     is_unknown = options.group is not None and not rows and not _has_checkpoint(flow, options.group)
-    config = MirrorMakerConfig(load_properties(options.config))
+    config = read_config(options.config)
     (view,) = observe_once(config, [str(flow.pair)], timeout_s=options.timeout).flows
     if view.target_error:
         raise CommandError(view.target_error)

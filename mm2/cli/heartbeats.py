@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from mm2.cli.client import client_props
-from mm2.cli.flow import EXIT_ERROR, EXIT_NOT_WELL, EXIT_WELL, CommandError, add_config, answering
+from mm2.cli.flow import EXIT_ERROR, EXIT_NOT_WELL, EXIT_WELL, CommandError, add_config, answering, read_config
 from mm2.cli.output import add_output, write_document
 from mm2.cli.tables import table
 from mm2.cli.verbs import examples, seconds
 from mm2.config.configdef import ConfigException
 from mm2.config.mirror_keys import HEARTBEAT_CONNECTOR, SOURCE_CONNECTOR
 from mm2.config.mirrormaker import MirrorMakerConfig
-from mm2.config.properties import load_properties
 from mm2.evidence import FRESH
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
@@ -104,7 +103,7 @@ def add(verbs: Any) -> None:
 
 def run(options: Any) -> int:
     """Run the command; returns the exit code. Raises CommandError or ConfigException."""
-    config = MirrorMakerConfig(load_properties(options.config))
+    config = read_config(options.config)
     if unknown := config.unknown_clusters(options.clusters):
         known = ", ".join(config.clusters) or "none"
         raise CommandError(f"{options.config} has no cluster {unknown[0]}; its clusters are {known}.")

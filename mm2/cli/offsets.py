@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, CommandError, add_config, answering, pair_of
+from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, CommandError, add_config, answering, pair_of, read_config
 from mm2.cli.output import add_output, write_document
 from mm2.cli.tables import number, table
 from mm2.cli.verbs import examples
@@ -257,7 +257,7 @@ def run_delete(options: Any) -> int:
 
 def run_adopt(options: Any) -> int:
     """Run the command; returns the exit code. Raises CommandError, ConfigException, ConnectError or KafkaFailure."""
-    config = MirrorMakerConfig(load_properties(options.config))
+    config = read_config(options.config)
     pair = pair_of(config, options.config, options.flow)
     usual = Origin.of_strimzi(pair)
     origin = Origin(

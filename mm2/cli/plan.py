@@ -17,8 +17,8 @@ from mm2.config.provider_values import hide_known
 from mm2.config.unread import unread_message
 from mm2.evidence import NO_PROBLEM, NO_STEPS
 from mm2.failover.sides import FlowConfig
-from mm2.mirror.maker import connect_plugins, plugin_limits, plugin_props
 from mm2.mirror.plans import plan_flows
+from mm2.mirror.plugins import connect_plugins, plugin_limits, plugin_props
 from mm2.mirror.preview import Preview, Step, preview
 from mm2.mirror.required_acls import AclState, AclStatus
 

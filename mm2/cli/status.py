@@ -28,6 +28,7 @@ from mm2.cli.flow import (
     add_topics,
     pair_of,
     pattern_argument,
+    read_config,
 )
 from mm2.cli.output import is_wide, write_document
 from mm2.cli.tables import (
@@ -43,8 +44,6 @@ from mm2.cli.tables import (
 )
 from mm2.cli.terminal import visible, with_controls
 from mm2.cli.verbs import examples, seconds
-from mm2.config.mirrormaker import MirrorMakerConfig
-from mm2.config.properties import load_properties
 from mm2.copy.states import HEALTHY, PartitionState
 from mm2.evidence import LOOKED_AT, READ, Evidence
 from mm2.observer.observer import observe_once
@@ -116,7 +115,7 @@ def add_timeout(parser: Any) -> None:
 
 def look(options: Any) -> Snapshot:
     """Observe the flows that the command line names. Raises CommandError, ConfigException or KafkaFailure."""
-    config = MirrorMakerConfig(load_properties(options.config))
+    config = read_config(options.config)
     file, name = options.config, options.flow
     pairs = config.replicating_pairs() if name is None else [pair_of(config, file, name)]
     if not pairs:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from mm2.cli.flow import EXIT_ERROR, EXIT_NOT_WELL, EXIT_WELL, CommandError, ConfiguredFlow, add_flow
+from mm2.cli.flow import EXIT_ERROR, EXIT_NOT_WELL, EXIT_WELL, CommandError, ConfiguredFlow, add_flow, read_config
 from mm2.cli.output import write_document
 from mm2.cli.signals import StopRequest, stop_at_signals
 from mm2.cli.tables import MOST_ROWS, TableRow, number, short_table
@@ -19,7 +19,6 @@ from mm2.cli.verbs import examples, seconds
 from mm2.config.configdef import ConfigException
 from mm2.config.mirror_keys import SOURCE_CONNECTOR
 from mm2.config.mirrormaker import MirrorMakerConfig
-from mm2.config.properties import load_properties
 from mm2.connect.api import ConnectError
 from mm2.copy.driver.jvm import SparkUnavailable
 from mm2.copy.spec import ChangesSpec
@@ -122,7 +121,7 @@ def add(verbs: Any) -> None:
 def run(options: Any) -> int:
     """Run the command; returns the exit code. Raises CommandError, ConfigException or KafkaFailure."""
     flow = ConfiguredFlow.of(options.config, options.flow)
-    config = MirrorMakerConfig(load_properties(options.config))
+    config = read_config(options.config)
     changes = changes_of(flow, config)
     asked = asked_for(options)
     rate = bytes_of(options.max_bytes_per_sec)

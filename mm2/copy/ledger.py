@@ -478,6 +478,8 @@ class Ledger:
 
     def _start(self, source: TopicPartition, committed: int | None, written: WrittenPosition | None) -> Start:
         entry = self.entry(source)
+        if entry is not None and entry.is_unbegun:
+            return start_of(None, None, committed)
         if entry is not None and written is not None:
             return written_start(entry, self.newest_chunk(source), committed, written)
         if entry is None or not entry.is_undone(committed):

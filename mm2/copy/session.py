@@ -366,6 +366,8 @@ class LedgerEntry:
     have the source's offsets. ``fills_by_transactions``: transactions that fill gaps may be open on the target.
     ``shared_until`` is a source offset: requests of an earlier holder with records from before it
     may be unanswered (rule S9; -1: there are none after the mark). ``copy_id`` is the connector that the entry belongs to.
+    ``is_unbegun``: the partition stopped before copying began, so the
+    entry shows its ``condition`` and nothing else is known.
     """
 
     topic: str
@@ -398,6 +400,7 @@ class LedgerEntry:
     fills_by_transactions: bool = False
     shared_until: int = -1
     copy_id: CopyId = CopyId()  # noqa: RUF009  (immutable)
+    is_unbegun: bool = False
 
     @property
     def lost_ranges(self) -> int:
@@ -499,6 +502,8 @@ class LedgerEntry:
             data["copy"] = list(self.copy_id)
         if self.seen.place:
             data["seen_in"] = self.seen.place
+        if self.is_unbegun:
+            data["unbegun"] = True
         if self.before is not None:
             mark, gaps, chunk, extent, lost, state = self.before
             data["before"] = [list(mark), gaps, chunk, list(extent), lost]
@@ -543,6 +548,7 @@ class LedgerEntry:
             bool(data.get("gap_transactions", False)),
             int(data.get("shared", -1)),
             CopyId.from_json(data.get("copy")),
+            bool(data.get("unbegun", False)),
         )
 
 

@@ -17,35 +17,54 @@ from mm2.kafka.varint import varint
 
 #: Records of one batch. zstd compresses a million of them to about 817 KB, less than the default of max.message.bytes.
 FILLER_RECORDS: Final = 1_000_000
-#: By which the batches are recognized, together with the missing producer id. No retention is shorter.
-FILLER_TIMESTAMP_MS: Final = 1
+#: By which the batches are recognized: a broker may replace timestamps (message.timestamp.type) and codecs (compression.type), but
+#: never the producer. Brokers assign producer ids in ascending order from 0, so they never reach it.
+FILLER_PRODUCER_ID: Final = (1 << 62) - 1
+#: Before the first record, so that a search by time never finds a filler.
+_TIMESTAMP_MS: Final = 1
+_SEQUENCES: Final = 1 << 31
 _PRODUCE_VERSION: Final = 9
 
 
 def is_filler(header: BatchHeader) -> bool:
-    """Whether a batch consists of filler records."""
+    """Whether a batch consists of filler records, also those of versions before 0.3, which had no producer."""
     stamps = header.base_timestamp, header.max_timestamp
-    return header.producer_id < 0 and stamps == (FILLER_TIMESTAMP_MS, FILLER_TIMESTAMP_MS)
+    is_old = header.producer_id < 0 and stamps == (_TIMESTAMP_MS, _TIMESTAMP_MS)
+    return header.producer_id == FILLER_PRODUCER_ID or is_old
 
 
 @functools.lru_cache(maxsize=2)
-def filler_batch(count: int) -> bytes:
-    """A batch of so many records with an empty key, which compacted topics require, and without a value."""
+def _filler_records(count: int) -> bytes:
+    """So many records with an empty key, which compacted topics require, and without a value; compressed."""
     out = bytearray()
     for index in range(count):
         # attributes, timestamp delta, offset delta, key of 0 bytes, null value, no headers
         body = b"\x00\x00" + varint(index) + b"\x00\x01\x00"
         out += varint(len(body)) + body
-    codec = codec_of("zstd")
-    block = codec.compress(out, level=None)
-    stamp = FILLER_TIMESTAMP_MS
-    return bytes(assemble(block, count=count, attributes=codec.id, base_timestamp=stamp, max_timestamp=stamp))
+    return bytes(codec_of("zstd").compress(out, level=None))
 
 
-def produce_filler(cluster: Cluster, partition: TopicPartition, count: int, timeout_s: float) -> int:
-    """Append a batch of so many filler records, once; returns its base offset. Raises KafkaFailure."""
+def filler_batch(at: int, count: int) -> bytes:
+    """A batch of filler records for the offsets ``at .. at+count-1``.
+
+    Its sequence numbers are the offsets, so the broker appends it nowhere else after another filler, and only once.
+    """
+    return bytes(
+        assemble(
+            _filler_records(count),
+            count=count,
+            attributes=codec_of("zstd").id,
+            base_timestamp=_TIMESTAMP_MS,
+            max_timestamp=_TIMESTAMP_MS,
+            producer=(FILLER_PRODUCER_ID, 0, at % _SEQUENCES),
+        )
+    )
+
+
+def produce_filler(cluster: Cluster, partition: TopicPartition, at: int, count: int, timeout_s: float) -> int:
+    """Append a batch of so many filler records to a log that ends at ``at``; returns its base offset. Raises KafkaFailure."""
     topic = ProduceRequest.TopicProduceData
-    rows = [topic.PartitionProduceData(index=partition.partition, records=filler_batch(count))]
+    rows = [topic.PartitionProduceData(index=partition.partition, records=filler_batch(at, count))]
     request = ProduceRequest(
         transactional_id=None,
         acks=-1,

@@ -20,6 +20,7 @@ from mm2.kafka.sasl_settings import Sasl, read_sasl
 from mm2.kafka.typed_keys import TypedKeys
 
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_DEFAULT_ENGINE = "org.apache.kafka.common.security.ssl.DefaultSslEngineFactory"
 _MIB = 1024 * 1024
 _INT_MAX = 2**31 - 1
 
@@ -172,7 +173,8 @@ def _address(key: str, text: str) -> tuple[str, int]:
 
 
 def read_tls(keys: TypedKeys) -> Tls:
-    if engine := keys.optional("ssl.engine.factory.class"):
+    engine = keys.optional("ssl.engine.factory.class")
+    if engine and engine != _DEFAULT_ENGINE:
         raise ConfigException(
             "ssl.engine.factory.class", engine, "a Java class cannot be used here, set the stores instead"
         )

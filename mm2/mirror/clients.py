@@ -69,10 +69,10 @@ class MirrorClients:
 
     @property
     def ledger_topic(self) -> str:
-        """The ledger of this source connector, or of that of the flow."""
-        if self.group is None:
+        """The ledger of this source connector; for a connector of a MirrorMaker file, that of its flow."""
+        if self.are_of_file:
             return ledger_topic(self.source_alias, self.props.get(_FILE_GROUP_KEY, ""))
-        return ledger_topic(self.source_alias, self.group, self.props.get("name", ""))
+        return ledger_topic(self.source_alias, self.group or "", self.props.get("name", ""))
 
     @property
     def opposite_ledger_topic(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import ClassVar, Final, TypeVar
 
 import structlog
@@ -14,6 +15,7 @@ from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.mirror.clients import MirrorClients, Side
 from mm2.mirror.filters import MirrorFilter, close_quietly
+from mm2.mirror.plugins import unusable_classes
 from mm2.mirror.recurring_errors import RecurringErrors
 from mm2.mirror.scheduler import Job, Scheduler
 
@@ -47,6 +49,9 @@ class MirrorConnector(SourceConnector):
 
     def config(self) -> ConfigDef:
         return self.DEFINITION
+
+    def validate(self, props: Mapping[str, str]) -> list[tuple[str, str]]:
+        return [*super().validate(props), *unusable_classes(props, self.DEFINITION)]
 
     def start(self, props: dict[str, str]) -> None:
         """Start the scheduler. Raises ConfigException or ConnectError if `props` cannot be used."""

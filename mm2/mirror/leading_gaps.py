@@ -1,14 +1,15 @@
 """Fills the target offsets before the first record of a trimmed source log, for partitions with preserved offsets.
 
 ==== step =============================================================== after a crash ============================
-  1  the remote topic keeps records for ever: cleanup.policy=delete        the distinctive retention.ms shows it
-  2  filler batches up to the source's log start offset                    the log end offset shows how many
-  3  DeleteRecords up to that offset                                       the first batch on the target is a filler
-  4  the remote topic gets its configuration                               retention.ms
+  1  a note in the ledger: the configuration of the remote topic           the note
+  2  the remote topic keeps records for ever: cleanup.policy=delete        the distinctive retention.ms shows it
+  3  filler batches up to the source's log start offset                    the log end offset shows how many
+  4  DeleteRecords up to that offset                                       the first batch on the target is a filler
+  5  the remote topic gets its configuration back                          retention.ms
 ====================================================================================================================
 
-Until then the partition is not assigned to a task, so nothing else is written to it. Short gaps are left to the copier,
-which fills them with transaction markers, and so are those that cannot be filled here.
+Until then the partition is not assigned to a task, so nothing else is written to it. Gaps that cannot be filled here are left to
+the copier, which fills them with transaction markers: these have the time of copying, so a search by time finds them first.
 """
 
 from __future__ import annotations
@@ -18,29 +19,45 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 import structlog
 
+from mm2.copy.ledger import note_record
 from mm2.copy.states import PartitionState
 from mm2.kafka.admin import Admin
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure, value_of
 from mm2.kafka.filler import FILLER_RECORDS, is_filler, produce_filler
 from mm2.kafka.reader import BatchReader
-from mm2.kafka.structs import EARLIEST, LATEST, AlterOp, AlterOpType, OffsetInfo, TopicPartition
+from mm2.kafka.structs import (
+    EARLIEST,
+    LATEST,
+    AlterOp,
+    AlterOpType,
+    ConfigEntry,
+    ConfigSource,
+    OffsetInfo,
+    TopicPartition,
+)
 from mm2.mirror.config_sync import ConfigSync
+from mm2.mirror.discovery import vanished
+from mm2.mirror.ledgers import Ledgers
 from mm2.mirror.preparation import Preparation, filling, since
 from mm2.mirror.recurring_errors import RecurringErrors
 
 log = structlog.get_logger(__name__)
 
-#: Gaps of fewer offsets take the copier some seconds.
-LEAST_FILLED: Final = 100_000
+_Configs = Mapping[str, str | None]
+
 #: `retention.ms` of a remote topic while it is filled: no record is as old, and no user sets it.
 FILLING_RETENTION_MS: Final = str((1 << 63) - 2)
 _POLICY_KEY: Final = "cleanup.policy"
 _RETENTION_KEY: Final = "retention.ms"
+_FILLING_CONFIGS: Final = {_POLICY_KEY: "delete", _RETENTION_KEY: FILLING_RETENTION_MS}
+#: Kind of the notes in the ledger with the properties of remote topics before they were filled; null: not set on the topic.
+_NOTE: Final = "filling"
+_ON_TOPIC: Final = ConfigSource.DYNAMIC_TOPIC_CONFIG
 _DELETED_EVERY: Final = 64
 _FILLERS_PER_S: Final = 3_000_000
 _FILLER_BYTES: Final = 0.85
@@ -59,20 +76,22 @@ class GapState(Enum):
     """Write fillers up to the source's log start offset, then delete them."""
     OVERFILLED = auto()
     """There are fillers after the source's first record, which would be missing."""
+    FOREIGN = auto()
+    """Another program has written after the fillers."""
     UNKNOWN = auto()
 
 
 def gap_state(source_start: int, target_start: int, target_end: int, *, has_fillers: bool) -> GapState:
     """The state of a remote partition. ``has_fillers``: its first batch is a filler."""
     if not target_end:
-        return GapState.FILL if source_start >= LEAST_FILLED else GapState.READY
+        return GapState.FILL if source_start else GapState.READY
     if target_start == target_end or not has_fillers:
         return GapState.READY
     return GapState.FILL if target_end <= source_start else GapState.OVERFILLED
 
 
 #: All partitions of a topic wait until one in such a state has been filled, since the topic keeps records for ever until then.
-_FILLED: Final = frozenset({GapState.FILL, GapState.OVERFILLED})
+_FILLED: Final = frozenset({GapState.FILL, GapState.OVERFILLED, GapState.FOREIGN})
 
 
 class PlannedGap(NamedTuple):
@@ -87,11 +106,11 @@ class PlannedGap(NamedTuple):
     def details(self) -> dict[str, str]:
         """How it is filled, and about how long this takes."""
         offsets = self.after - self.first
-        fillers = not self.first and self.after >= LEAST_FILLED
+        fillers = not self.first
         rate, size = (_FILLERS_PER_S, _FILLER_BYTES) if fillers else (_MARKERS_PER_S, _MARKER_BYTES)
         return {
             "offsets": f"{self.first}..{self.after - 1}",
-            "by": "filler records, which are deleted" if fillers else "transaction markers",
+            "by": "filler records, which are deleted" if fillers else "transaction markers with the time of copying",
             "seconds": f"about {max(1, round(offsets / rate))}",
             "bytes": f"about {max(1, round(offsets * size))}",
         }
@@ -144,17 +163,21 @@ class LeadingGaps:
         target_admin: Admin,
         config_sync: ConfigSync,
         recurring: RecurringErrors,
+        ledgers: Ledgers,
     ) -> None:
         self._source = source_admin
         self._target = target_admin
         self._config_sync = config_sync
         self._recurring = recurring
+        self._ledgers = ledgers
         self._lock = threading.Lock()
         self._ready: set[TopicPartition] = set()
         self._wanted: dict[TopicPartition, LeadingGap] = {}
         self._waiting: dict[TopicPartition, Preparation] = {}  # those that are not filled themselves
         self._restored: set[str] = set()  # remote topics with their own configuration
+        self._before: dict[str, _Configs] = {}  # what is to be restored, as in the notes in the ledger
         self._unfillable: set[TopicPartition] = set()
+        self._foreign: set[TopicPartition] = set()
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
 
@@ -235,6 +258,10 @@ class LeadingGaps:
             state = gap_state(start.offset, first.offset, end.offset, has_fillers=has_fillers)
             if tp in self._unfillable and not end.offset:
                 state = GapState.READY
+            if not has_fillers:
+                self._foreign.discard(tp)
+            elif tp in self._foreign:
+                state = GapState.FOREIGN
             found[tp] = state, start.offset
             if state is GapState.OVERFILLED:
                 reason = (
@@ -283,10 +310,7 @@ class LeadingGaps:
                 del self._wanted[source]
 
     def _fill(self, source: TopicPartition, gap: LeadingGap) -> None:
-        """Fill a partition and delete the fillers. Raises KafkaFailure.
-
-        The source may be trimmed meanwhile, which extends the gap; what is left then is short enough for the copier.
-        """
+        """Fill a partition and delete the fillers. Raises KafkaFailure. The source may be trimmed meanwhile, which extends the gap."""
         target = gap.target
         self._keep_for_ever(target.topic)
         self._delete(target, 0)  # refused before anything is written
@@ -295,9 +319,15 @@ class LeadingGaps:
         log.info("Filling offsets before the first record.", partition=str(target), first=at, end=gap.end)
         batches = 0
         while self._is_unfilled(source, gap) and not self._stopping.is_set():
-            # Not always at `at`: a batch without an answer may have been appended since. Fillers are all alike.
-            produce_filler(self._target.cluster, target, min(FILLER_RECORDS, gap.end - at), _TIMEOUT_S)
-            # Read, not added: after this process was frozen, another one has filled the partition, and its copying may have begun.
+            try:
+                produce_filler(self._target.cluster, target, at, min(FILLER_RECORDS, gap.end - at), _TIMEOUT_S)
+            except BrokerFailure as failure:
+                if failure.code != ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+                    raise
+                # A batch without an answer was appended, or another process fills the partition, or has filled it.
+                if self._log_end(target) == at:
+                    self._foreign.add(source)
+                    return
             at = gap.at = self._log_end(target)
             batches += 1
             if not batches % _DELETED_EVERY:
@@ -312,8 +342,7 @@ class LeadingGaps:
         """Whether offsets are left, also after the start of the source log has moved on."""
         if gap.at == gap.end:  # beyond its end, another process has begun to copy
             start = value_of(self._source.list_offsets({source: EARLIEST})[source]).offset
-            if start - gap.end >= LEAST_FILLED:
-                gap.end = start
+            gap.end = max(gap.end, start)
         return gap.at < gap.end
 
     def _log_end(self, target: TopicPartition) -> int:
@@ -327,52 +356,86 @@ class LeadingGaps:
     def _keep_for_ever(self, remote: str) -> None:
         """Keep all records of a topic while it is filled. Raises KafkaFailure."""
         self._restored.discard(remote)
-        values = {_POLICY_KEY: "delete", _RETENTION_KEY: FILLING_RETENTION_MS}
-        self._alter(remote, [AlterOp(name, value, AlterOpType.SET) for name, value in values.items()])
+        there = value_of(self._target.describe_configs([remote], [*_FILLING_CONFIGS])[remote])
+        if all(_value(there, name) == value for name, value in _FILLING_CONFIGS.items()):
+            return
+        if _value(there, _RETENTION_KEY) != FILLING_RETENTION_MS:  # otherwise the note is there
+            before = {name: entry.value for name, entry in there.items() if entry.source is _ON_TOPIC}
+            own: _Configs = {name: before.get(name) for name in _FILLING_CONFIGS}
+            self._write_note(remote, own)
+            self._before[remote] = own
+        operations = [AlterOp(name, value, AlterOpType.SET) for name, value in _FILLING_CONFIGS.items()]
+        self._alter(remote, operations)
 
     def _restore(self, topic: str, remote: str) -> bool:
-        """Give a remote topic that was filled the configuration with which it would be created. False if that failed."""
+        """Give a remote topic that was filled its own configuration again. False if that failed."""
         if remote in self._restored:
             return True
         subject = f"configuration of {remote}"
         try:
-            there = self._configs(self._target, remote)
-            retention = there.get(_RETENTION_KEY)
-            if retention == FILLING_RETENTION_MS:
-                wanted = self._config_sync.for_creation(value_of(self._source.describe_configs([topic])[topic]))
-                self._alter(remote, [_operation(name, wanted.get(name)) for name in (_POLICY_KEY, _RETENTION_KEY)])
+            there = value_of(self._target.describe_configs([remote], [*_FILLING_CONFIGS])[remote])
+            if _value(there, _RETENTION_KEY) == FILLING_RETENTION_MS:
+                own = self._own_configs(topic, remote)
+                # What a user has changed meanwhile stays.
+                unchanged = [name for name, value in _FILLING_CONFIGS.items() if _value(there, name) == value]
+                self._alter(remote, [_operation(name, own.get(name)) for name in unchanged])
+                self._write_note(remote, None)
         except KafkaFailure as failure:
             # Without this right it has not been filled either.
             if not (isinstance(failure, BrokerFailure) and failure.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED):
                 self._recurring.report(subject, f"The configuration of {remote} cannot be restored: {failure}")
                 return False
         self._recurring.resolve(subject)
+        self._before.pop(remote, None)
         self._restored.add(remote)
         return True
 
-    @staticmethod
-    def _configs(admin: Admin, topic: str) -> Mapping[str, str | None]:
-        described = value_of(admin.describe_configs([topic], [_RETENTION_KEY])[topic])
-        return {name: entry.value for name, entry in described.items()}
+    def _own_configs(self, topic: str, remote: str) -> _Configs:
+        """The properties that a remote topic had before it was filled. Without a note those with which it would be created."""
+        own = self._before.get(remote)
+        if own is None:
+            try:
+                own = cast("_Configs | None", self._ledgers.own().notes(_NOTE).get((remote,)))
+            except BrokerFailure as failure:
+                if not vanished(failure):
+                    raise
+        if own is None:
+            own = self._config_sync.for_creation(value_of(self._source.describe_configs([topic])[topic]))
+        return own
+
+    def _write_note(self, remote: str, own: _Configs | None) -> None:
+        try:
+            self._ledgers.write([note_record(_NOTE, (remote,), own)])
+        except BrokerFailure as failure:
+            if not vanished(failure):
+                raise
+            if own is not None:  # another job of the connector creates the ledger
+                message = "the ledger does not exist yet"
+                raise BrokerFailure.of(ErrorCode.LEADER_NOT_AVAILABLE, message) from failure
 
     def _alter(self, remote: str, operations: list[AlterOp]) -> None:
         value_of(self._target.incremental_alter_configs({remote: operations})[remote])
 
 
 def _waiting(source: TopicPartition, remote: str, state: GapState) -> Preparation:
-    """A partition that waits for another one of its topic, or that was filled too far."""
-    if state is GapState.OVERFILLED:
-        found = PartitionState.DIVERGED
-        reason = (
-            f"{remote}-{source.partition} was filled up to an offset after the first record: delete the remote topic"
-        )
-    else:
-        found, reason = PartitionState.PREPARING, "the remote topic is prepared for other partitions, too"
+    """A partition that waits for another one of its topic, or that must not be filled any further."""
+    target = f"{remote}-{source.partition}"
+    reasons = {
+        GapState.OVERFILLED: f"{target} was filled up to an offset after the first record: delete the remote topic",
+        GapState.FOREIGN: f"another program wrote to {target} while the offsets before its first record were filled: "
+        "delete the remote topic",
+    }
+    found = PartitionState.DIVERGED if state in reasons else PartitionState.PREPARING
+    reason = reasons.get(state, "the remote topic is prepared for other partitions, too")
     return Preparation(source.topic, source.partition, remote, found, reason, _now_ms())
 
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _value(configs: Mapping[str, ConfigEntry], name: str) -> str | None:
+    return configs[name].value if name in configs else None
 
 
 def _operation(name: str, value: str | None) -> AlterOp:

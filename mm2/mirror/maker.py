@@ -31,58 +31,41 @@ import structlog
 
 from mm2.config.configdef import ConfigException
 from mm2.config.difference import difference
-from mm2.config.mirror_keys import CHECKPOINT_CONNECTOR, HEARTBEAT_CONNECTOR, SOURCE_CONNECTOR
 from mm2.config.mirrormaker import (
-    ALLOWED_CLASSES_KEY,
     DEDICATED_WORKER_DEFAULTS,
     MirrorMakerConfig,
     SourceAndTarget,
 )
 from mm2.config.unread import unread_message
-from mm2.config.values import split_list
 from mm2.config.worker_keys import WorkerConfig
-from mm2.connect.api import ConnectError, Connector, Task
+from mm2.connect.api import ConnectError
 from mm2.connect.errors import NotLeader
 from mm2.connect.group.protocol import URL_NOT_USED
 from mm2.connect.herder.answers import Created
 from mm2.connect.herder.distributed import DistributedHerder
 from mm2.connect.herder.interface import Herder
 from mm2.connect.node import Node
-from mm2.connect.plugins import Plugins
-from mm2.connect.plugins.registry import PluginLimits
 from mm2.connect.stores.config_state import RestartRequest
 from mm2.connect.stores.config_store import PrivilegedWriteError
 from mm2.connect.tls import ListenerTls
 from mm2.copy.driver.engine import CopyEngine
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure, is_unavailable
-from mm2.mirror.checkpoint_connector import MirrorCheckpointConnector
 from mm2.mirror.checkpoint_latency import LATENCY_RESOURCE, CheckpointLatencies
-from mm2.mirror.checkpoint_task import MirrorCheckpointTask
 from mm2.mirror.config_file import ConfigFile
-from mm2.mirror.connector import MirrorConnector
 from mm2.mirror.flow_paths import Apps
-from mm2.mirror.heartbeat import MirrorHeartbeatConnector, MirrorHeartbeatTask
 from mm2.mirror.plans import Changes, FlowPlan, plan_flows
-from mm2.mirror.plugins import JAVA_PACKAGE
+from mm2.mirror.plugins import connect_plugins, plugin_limits, plugin_props
 from mm2.mirror.recurring_errors import RecurringErrors
 from mm2.mirror.rest import FlowsRest, serves_rest
 from mm2.mirror.rest_rules import RestrictedHerder, RestRules
 from mm2.mirror.restarts import Restarts
-from mm2.mirror.source_connector import MirrorSourceConnector
-from mm2.mirror.source_task import COPY_RESOURCE, MirrorSourceTask
+from mm2.mirror.source_task import COPY_RESOURCE
 from mm2.mirror.value_changes import restart_with_new_values
 
 log = structlog.get_logger(__name__)
 
 _INTERNAL_REST: Final = "dedicated.mode.enable.internal.rest"
-CONNECTORS: Final[Mapping[str, type[MirrorConnector]]] = {
-    SOURCE_CONNECTOR: MirrorSourceConnector,
-    HEARTBEAT_CONNECTOR: MirrorHeartbeatConnector,
-    CHECKPOINT_CONNECTOR: MirrorCheckpointConnector,
-}
-_TASKS: Final = (MirrorSourceTask, MirrorHeartbeatTask, MirrorCheckpointTask)
-
 _TARGET_PATIENCE_S: Final = 5.0
 _TRY_S: Final = 4.0
 _BETWEEN_TRIES_S: Final = 0.5
@@ -474,32 +457,6 @@ def _frozen(config: MirrorMakerConfig) -> dict[str, str]:
     Raises ConfigException for a reference without a value.
     """
     return {**config.spark_props(), **config.rest_props(), _INTERNAL_REST: str(config.internal_rest)}
-
-
-def plugin_props(config: MirrorMakerConfig, targets: Sequence[str] | None) -> dict[str, str]:
-    """Where the plugins of all flows are: the workers share one registry."""
-    workers = [
-        config.worker_config(pair) for pair in config.cluster_pairs() if targets is None or pair.target in targets
-    ]
-    paths = dict.fromkeys(path for worker in workers for path in split_list(worker.get("plugin.path") or ""))
-    discovery = [worker["plugin.discovery"] for worker in workers if "plugin.discovery" in worker]
-    return {"plugin.path": ",".join(paths)} | ({"plugin.discovery": discovery[0]} if discovery else {}) if paths else {}
-
-
-def connect_plugins(props: Mapping[str, str] | None = None) -> Plugins:
-    """The classes that a worker of a flow finds by name; ``props`` may name further places (``plugin.path``)."""
-    plugins = Plugins(props or None)
-    for java_class, connector in CONNECTORS.items():
-        plugins.register(java_class, connector, kind=Connector)
-    for task in _TASKS:
-        plugins.register(f"{JAVA_PACKAGE}.{task.__name__}", task, kind=Task)
-    return plugins
-
-
-def plugin_limits(config: MirrorMakerConfig) -> PluginLimits:
-    """The classes that the workers of this process load: those of MirrorMaker, and those that the file names."""
-    own = frozenset([*CONNECTORS, *(f"{JAVA_PACKAGE}.{task.__name__}" for task in _TASKS)])
-    return PluginLimits(own, config.named_classes(), ALLOWED_CLASSES_KEY)
 
 
 def worker_id(pair: SourceAndTarget) -> str:

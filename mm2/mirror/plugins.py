@@ -1,25 +1,23 @@
-"""Resolves class names in MirrorMaker configurations: a Java class name maps to our class of the same simple name."""
+"""The classes that the keys of the mirror connectors name, found among the plugins of the process."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from mm2.config.configdef import ConfigException
+from mm2.config.configdef import ConfigDef, ConfigException, Type
+from mm2.config.connector_keys import CONNECTOR_CONFIG
+from mm2.config.key_effects import Place, effect_of
+from mm2.config.mirror_keys import CONNECTOR_CLASSES
+from mm2.config.mirrormaker import ALLOWED_CLASSES_KEY, MirrorMakerConfig
+from mm2.config.values import NoSuchClass, split_list
 from mm2.connect.api import ConnectError
+from mm2.connect.herder.plugin_infos import refusal
 from mm2.connect.plugins import Plugins
+from mm2.connect.plugins.registry import PluginLimits
 from mm2.kafka.admin import Admin
-from mm2.mirror.filters import (
-    ConfigPropertyFilter,
-    DefaultConfigPropertyFilter,
-    DefaultGroupFilter,
-    DefaultTopicFilter,
-    GroupFilter,
-    TopicFilter,
-)
-from mm2.mirror.policy import DefaultReplicationPolicy, IdentityReplicationPolicy, ReplicationPolicy
-
-JAVA_PACKAGE: Final = "org.apache.kafka.connect.mirror"
+from mm2.mirror.filters import ConfigPropertyFilter, GroupFilter, TopicFilter
+from mm2.mirror.policy import ReplicationPolicy
 
 POLICY_KEY: Final = "replication.policy.class"
 TOPIC_FILTER_KEY: Final = "topic.filter.class"
@@ -37,27 +35,48 @@ CLASS_KEYS: Final[Mapping[str, type[Any]]] = {
 """The keys of the mirror connectors that name classes, with the kind of the class."""
 
 
-def _registry() -> Plugins:
-    plugins = Plugins()
-    for policy in (DefaultReplicationPolicy, IdentityReplicationPolicy):
-        plugins.register(f"{JAVA_PACKAGE}.{policy.__name__}", policy, kind=ReplicationPolicy)
-    plugins.register(f"{JAVA_PACKAGE}.DefaultTopicFilter", DefaultTopicFilter, kind=TopicFilter)
-    plugins.register(f"{JAVA_PACKAGE}.DefaultGroupFilter", DefaultGroupFilter, kind=GroupFilter)
-    plugins.register(
-        f"{JAVA_PACKAGE}.DefaultConfigPropertyFilter", DefaultConfigPropertyFilter, kind=ConfigPropertyFilter
-    )
-    plugins.register("org.apache.kafka.clients.admin.ForwardingAdmin", Admin, kind=Admin)
+_SHIPPED: Final = Plugins()
+_process = _SHIPPED
+
+
+def use(plugins: Plugins) -> None:
+    """Find the classes of this process in ``plugins`` from now on: those of ``plugin.path``, within its limits.
+
+    Without it, they are found among the plugins of this package and of the environment.
+    """
+    global _process  # noqa: PLW0603 - a process has one plugin.path, as Java has one class path
+    _process = plugins
+
+
+def plugin_props(config: MirrorMakerConfig, targets: Sequence[str] | None) -> dict[str, str]:
+    """Where the plugins of all flows are: the workers share one registry."""
+    workers = [
+        config.worker_config(pair) for pair in config.cluster_pairs() if targets is None or pair.target in targets
+    ]
+    paths = dict.fromkeys(path for worker in workers for path in split_list(worker.get("plugin.path") or ""))
+    discovery = [worker["plugin.discovery"] for worker in workers if "plugin.discovery" in worker]
+    return {"plugin.path": ",".join(paths)} | ({"plugin.discovery": discovery[0]} if discovery else {}) if paths else {}
+
+
+def connect_plugins(props: Mapping[str, str] | None = None) -> Plugins:
+    """The classes that this process finds by name from now on; ``props`` may name further places (``plugin.path``)."""
+    plugins = Plugins(props or None)
+    use(plugins)
     return plugins
 
 
-_PLUGINS: Final = _registry()
+def plugin_limits(config: MirrorMakerConfig) -> PluginLimits:
+    """The classes that the workers of this process load: those of MirrorMaker, and those that the file names."""
+    own = frozenset([*CONNECTOR_CLASSES, *(f"{name.removesuffix('Connector')}Task" for name in CONNECTOR_CLASSES)])
+    return PluginLimits(own, config.named_classes(), ALLOWED_CLASSES_KEY)
 
 
 def _configured(key: str, kind: type[Any], default: str, props: Mapping[str, str]) -> Any:
     name = props.get(key, default)
-    plugin = _PLUGINS.new(name, kind, key=key)
+    plugin = _process.new(name, kind, key=key)
     try:
-        plugin.configure(props)
+        with _process.swap(_process.loader_of(plugin)):
+            plugin.configure(props)
     except (ConfigException, ConnectError):
         raise
     except Exception as error:  # an exception of a custom class must only affect its user
@@ -68,7 +87,28 @@ def _configured(key: str, kind: type[Any], default: str, props: Mapping[str, str
 
 def ships(key: str, name: str) -> bool:
     """Whether a class of one of :data:`CLASS_KEYS` is part of this package."""
-    return _PLUGINS.is_registered(name, CLASS_KEYS[key])
+    return _SHIPPED.is_registered(name, CLASS_KEYS[key])
+
+
+def unusable_classes(props: Mapping[str, str], definition: ConfigDef) -> list[tuple[str, str]]:
+    """(key, message) for each class in ``props`` that cannot be used. Messages are Kafka's.
+
+    Classes of TLS and SASL are Java's: those whose work is done here count as known.
+    """
+    errors = []
+    for key, row in definition.keys.items():
+        name = props.get(key, "").strip()
+        if row.type is not Type.CLASS or not name or key in CONNECTOR_CONFIG:
+            continue
+        kind = CLASS_KEYS.get(key)
+        if kind is not None:
+            try:
+                _process.find(name, kind, key=key)
+            except ConnectError as error:
+                errors.append((key, str(refusal(_process, name, kind, key, None, error))))
+        elif (effect := effect_of(Place.MIRROR, key)) is not None and name not in effect.accepted:
+            errors.append((key, str(NoSuchClass(key, name, f"Class {name} could not be found."))))
+    return errors
 
 
 # Each of these raises ConnectError if the class cannot be loaded, ConfigException if it rejects the properties.
@@ -98,4 +138,4 @@ def config_property_filter(props: Mapping[str, str]) -> ConfigPropertyFilter:
 
 def admin_class(props: Mapping[str, str]) -> type[Admin]:
     """The class of the mirror admins; a custom one is a subclass of `mm2.kafka.admin.Admin` (KIP-787)."""
-    return _PLUGINS.find(props.get(ADMIN_KEY, "ForwardingAdmin"), Admin, key=ADMIN_KEY)
+    return _process.find(props.get(ADMIN_KEY, "ForwardingAdmin"), Admin, key=ADMIN_KEY)

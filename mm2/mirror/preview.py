@@ -454,7 +454,12 @@ class _Previewer:
         if not preserved:
             return
         alias = self._pair.target
-        self._notes.append(f"Records have the offsets of {self._pair.source} on {alias}: {_first_of(preserved)}.")
+        self._notes.append(
+            f"Records have the offsets of {self._pair.source} on {alias}: {_first_of(preserved)}. Where offsets have no record (compacted or "
+            f"transactional topics), {alias} has transaction markers with the time of copying. A search by time may find them before "
+            "older records, and retention.ms keeps their segments from then on. Search by time on "
+            f"{self._pair.source}: the offsets are the same."
+        )
         targets = {
             TopicPartition(topic, index): TopicPartition(self._selection.remote(topic), index)
             for topic in preserved

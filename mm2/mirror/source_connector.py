@@ -148,8 +148,10 @@ class MirrorSourceConnector(MirrorConnector):
             limits=RemoteTopicsLimits.of(self._settings),
         )
         self._preserved = PreservedOffsets.of(self._props)
-        self._leading_gaps = LeadingGaps(self._source_admin, self._target_admin, self._config_sync, RecurringErrors())
         self._ledgers = ledgers = Ledgers(self._clients, self._target_admin)
+        self._leading_gaps = LeadingGaps(
+            self._source_admin, self._target_admin, self._config_sync, RecurringErrors(), ledgers
+        )
         ledger = self._clients.cluster(Side.TARGET, ClientKind.PRODUCER, "ledger-producer")
         self._clusters.append(ledger)
         producer, topic = Producer(ledger), self._clients.ledger_topic
@@ -457,6 +459,9 @@ class MirrorSourceConnector(MirrorConnector):
             check_own_keys(props)
         except ConfigException as error:
             errors.append((error.name or START_FROM_KEY, str(error)))
+        except ConnectError as error:
+            if plugins.POLICY_KEY not in dict(errors):
+                errors.append((plugins.POLICY_KEY, str(error)))
         if props.get(EMIT_SYNCS_KEY) == "false" and any(
             key.startswith(("offset-syncs-", "offset-syncs.topic.")) for key in props
         ):

@@ -51,6 +51,11 @@ def flow_props(name: str, source: LocalKafka, target: LocalKafka, **props: str) 
     return base | {key.replace("__", "."): value for key, value in props.items()}
 
 
+def group_of(props: Mapping[str, str]) -> str:
+    """The Connect group of the flow in a MirrorMaker process."""
+    return f"{props['source.cluster.alias']}-mm2"
+
+
 class RecordingContext:
     """The context that Connect gives to a connector; records the calls."""
 
@@ -75,7 +80,7 @@ class RecordingContext:
 def running(
     connector: _C, props: dict[str, str], worker_topics: frozenset[str] = frozenset()
 ) -> Iterator[tuple[_C, RecordingContext]]:
-    context = RecordingContext(worker_topics=worker_topics)
+    context = RecordingContext(group_of(props), worker_topics)
     connector.initialize(context)
     connector.start(props)
     try:
@@ -93,7 +98,7 @@ class _NoOffsets:
 
 @contextmanager
 def running_task(task: SourceTask, props: dict[str, str]) -> Iterator[SourceTask]:
-    worker = WorkerView({}, "A-mm2", "mm2-offsets.A.internal", {}, exactly_once=False)
+    worker = WorkerView({}, group_of(props), "mm2-offsets.A.internal", {}, exactly_once=False)
     number = int(props.get("task.index", "0"))
     context = SourceTaskContext(props["name"], number, MappingProxyType(props), _NoOffsets(), worker)
     task.initialize(context)

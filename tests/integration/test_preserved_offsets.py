@@ -109,6 +109,13 @@ def transactions(broker: LocalKafka, topic: str, count: int, *, aborted_every: i
             producer.commit_transaction(30)
 
 
+def recreate(flow: Flow, remote: str) -> None:
+    for done in admin_of(flow.target).delete_topics([remote]).values():
+        done.result(30)
+    wait_until(lambda: remote not in admin_of(flow.target).list_topics(timeout=30).topics)
+    create(flow.target, remote, retention__ms="-1")
+
+
 def test_records_of_every_codec_have_the_same_offsets(flow: Flow) -> None:
     topic = flow.topic()
     for index, codec in enumerate(("none", "gzip", "snappy", "lz4", "zstd")):
@@ -202,6 +209,7 @@ def test_another_writer_stops_the_partition_with_the_first_divergent_offset(flow
         wait_until(lambda: state(job, topic) == "DIVERGED", detail=job.progress)
         row = rows_of(job)[TopicPartition(topic, 0)]
         assert f"{remote}-0 of B has a record at offset 20" in row.reason
+        assert "from source offset 20 on, are at offset 21 and after" in row.reason
         end = end_offset(flow.target, remote)
         write(flow.source, topic, numbered(25, 5))
         time.sleep(1.5)
@@ -220,10 +228,7 @@ def test_after_a_reset_a_recreated_remote_topic_is_copied_with_the_same_offsets(
         write(flow.target, remote, [Record(b"foreign", b"x")])
         transactions(flow.source, topic, 1)
         wait_until(lambda: state(job, topic) == "DIVERGED", detail=job.progress)
-    for done in admin_of(flow.target).delete_topics([remote]).values():
-        done.result(30)
-    wait_until(lambda: remote not in admin_of(flow.target).list_topics(timeout=30).topics)
-    create(flow.target, remote, retention__ms="-1")
+    recreate(flow, remote)
     key = offset_key(CONNECTOR, "A", TopicPartition(topic, 0))
     reset = producer_of(flow.target)
     reset.produce(flow.offsets_topic, None, key, partition_for(key, 5))
@@ -243,6 +248,65 @@ def test_a_remote_topic_with_other_records_is_not_written_to(flow: Flow) -> None
         wait_until(lambda: state(job, topic) == "DIVERGED", detail=job.progress)
         assert "has another record at offset 0" in rows_of(job)[TopicPartition(topic, 0)].reason
     assert end_offset(flow.target, remote) == 10
+
+
+def noted_state(flow: Flow, topic: str) -> str:
+    """The state in the ledger, which all observers read."""
+    entry = flow.ledger().entry(TopicPartition(topic, 0))
+    return "" if entry is None or entry.condition is None else entry.condition.state
+
+
+def test_a_partition_that_stops_at_its_first_start_is_in_the_ledger(flow: Flow) -> None:
+    """The ledger shows it after a crash, too. Where nothing was copied, no reset is needed."""
+    topic = flow.topic()
+    remote = flow.remote(topic)
+    write(flow.source, topic, numbered(0, 20))
+    write(flow.target, remote, numbered(5, 10))
+    spec = preserving(flow, topic)
+    for _ in range(2):
+        with flow.copying(spec) as job:
+            wait_until(lambda: state(job, topic) == "DIVERGED", detail=job.progress)
+            wait_until(lambda: noted_state(flow, topic) == "DIVERGED", detail=job.progress)
+    assert flow.committed(spec) == {TopicPartition(topic, 0): None}
+    recreate(flow, remote)
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+        wait_until(lambda: noted_state(flow, topic) == "", detail=job.progress)
+    assert_same(flow, topic)
+
+
+def test_a_partition_that_stops_when_the_mode_is_entered_is_in_the_ledger_until_it_is_left(flow: Flow) -> None:
+    topic = flow.topic()
+    transactions(flow.source, topic, 4)
+    spec = preserving(flow, topic)
+    default = replace(spec, preserved=())
+    with flow.copying(default) as job:
+        flow.wait_until_copied(job, spec)
+    position = flow.committed(spec)
+    with flow.copying(spec) as job:
+        wait_until(lambda: state(job, topic) == "DIVERGED", detail=job.progress)
+        wait_until(lambda: noted_state(flow, topic) == "DIVERGED", detail=job.progress)
+    assert flow.committed(spec) == position
+    write(flow.source, topic, numbered(0, 30))
+    with flow.copying(default) as job:
+        flow.wait_until_copied(job, spec)
+        wait_until(lambda: noted_state(flow, topic) == "", detail=job.progress)
+    flow.assert_equal(topic)
+
+
+def test_a_foreign_record_written_while_the_flow_was_down_is_in_the_ledger(flow: Flow) -> None:
+    topic = flow.topic()
+    write(flow.source, topic, numbered(0, 20))
+    spec = preserving(flow, topic)
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+    write(flow.target, flow.remote(topic), [Record(b"foreign", b"x")])
+    write(flow.source, topic, numbered(20, 5))
+    for _ in range(2):
+        with flow.copying(spec) as job:
+            wait_until(lambda: state(job, topic) == "DIVERGED", detail=job.progress)
+            wait_until(lambda: noted_state(flow, topic) == "DIVERGED", detail=job.progress)
+        assert noted_state(flow, topic) == "DIVERGED"
 
 
 @pytest.fixture

@@ -88,6 +88,18 @@ _EXTENSIONS: Final = {
         "mm2.connect.rest.basic_auth:BasicAuthSecurityRestExtension"
     ),
 }
+_MIRROR_CLASSES: Final = {
+    PluginType.REPLICATION_POLICY: {
+        f"{_CONNECT}.mirror.{name}": f"mm2.mirror.policy:{name}"
+        for name in ("DefaultReplicationPolicy", "IdentityReplicationPolicy")
+    },
+    PluginType.TOPIC_FILTER: {f"{_CONNECT}.mirror.DefaultTopicFilter": "mm2.mirror.filters:DefaultTopicFilter"},
+    PluginType.GROUP_FILTER: {f"{_CONNECT}.mirror.DefaultGroupFilter": "mm2.mirror.filters:DefaultGroupFilter"},
+    PluginType.CONFIG_PROPERTY_FILTER: {
+        f"{_CONNECT}.mirror.DefaultConfigPropertyFilter": "mm2.mirror.filters:DefaultConfigPropertyFilter"
+    },
+    PluginType.FORWARDING_ADMIN: {"org.apache.kafka.clients.admin.ForwardingAdmin": "mm2.kafka.admin:Admin"},
+}
 
 
 # In Kafka, the file connectors are not in the class path: they read and write files with the worker's rights
@@ -120,6 +132,7 @@ def built_in() -> list[Plugin]:
         (_PROVIDERS, (PluginType.CONFIGPROVIDER,)),
         (_POLICIES, (PluginType.CONNECTOR_CLIENT_CONFIG_OVERRIDE_POLICY,)),
         (_EXTENSIONS, (PluginType.REST_EXTENSION,)),
+        *((table, (type_,)) for type_, table in _MIRROR_CLASSES.items()),
     )
 
 

@@ -24,6 +24,12 @@ class PluginType(Enum):
     CONFIGPROVIDER = "configprovider"
     REST_EXTENSION = "rest_extension"
     CONNECTOR_CLIENT_CONFIG_OVERRIDE_POLICY = "connector_client_config_override_policy"
+    #: Of the mirror connectors; Java finds these on the class path of the connectors only.
+    REPLICATION_POLICY = "replication_policy"
+    TOPIC_FILTER = "topic_filter"
+    GROUP_FILTER = "group_filter"
+    CONFIG_PROPERTY_FILTER = "config_property_filter"
+    FORWARDING_ADMIN = "forwarding_admin"
     #: Not a plugin of its own, but its name is stored in task configurations.
     TASK = "task"
 
@@ -58,6 +64,11 @@ _BASES = {
     PluginType.CONNECTOR_CLIENT_CONFIG_OVERRIDE_POLICY: (
         "mm2.connect.override_policies:ConnectorClientConfigOverridePolicy"
     ),
+    PluginType.REPLICATION_POLICY: "mm2.mirror.policy:ReplicationPolicy",
+    PluginType.TOPIC_FILTER: "mm2.mirror.filters:TopicFilter",
+    PluginType.GROUP_FILTER: "mm2.mirror.filters:GroupFilter",
+    PluginType.CONFIG_PROPERTY_FILTER: "mm2.mirror.filters:ConfigPropertyFilter",
+    PluginType.FORWARDING_ADMIN: "mm2.kafka.admin:Admin",
     PluginType.TASK: "mm2.connect.api:Task",
 }
 

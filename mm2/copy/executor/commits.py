@@ -62,6 +62,7 @@ class Commits:
         self._arrived = arrived
         self._awake = awake
         self._written: dict[TopicPartition, tuple[Any, ...]] = {}  # state of the last commit of each
+        self._known: dict[TopicPartition, LedgerEntry] = {}  # entries of partitions whose copying has not begun
         # Callbacks for a commit with that lease, or a later one.
         self._waiting: dict[TopicPartition, list[tuple[Lease, Callable[[], None]]]] = {}
         self._ledger_unavailable_s = 0.0
@@ -70,6 +71,8 @@ class Commits:
 
     def start(self, source: TopicPartition, start: Start) -> None:
         """A partition starts with the state that the driver has sent."""
+        if start.entry is not None:
+            self._known[source] = start.entry
 
     def acked(self, cursor: Cursor, copied: SourceRange, last: int) -> None:
         """The target has acknowledged records up to the source offset ``last``."""
@@ -195,9 +198,26 @@ class Commits:
 
     def _commit_one(self, cursor: Cursor) -> None:
         tp = cursor.partition
-        if cursor.window.position < 0 or self._positions.busy(tp):
+        if self._positions.busy(tp):
             return
-        self._write(cursor, self.entry(cursor))
+        if cursor.window.position >= 0:
+            self._known.pop(tp, None)
+            self._write(cursor, self.entry(cursor))
+        elif cursor.stopped:
+            self._write_unbegun(cursor)
+
+    def _write_unbegun(self, cursor: Cursor) -> None:
+        """Write why a partition has stopped before copying began. Nothing else is known of it than before."""
+        part, stop = cursor.spec, cursor.conditions.stop
+        unbegun = LedgerEntry(part.topic, part.partition, part.remote_topic, Mark(0, -1, 0), is_unbegun=True)
+        known = self._known.get(cursor.partition, unbegun)
+        before = known.condition
+        if stop is not None and before is not None and (stop.state, stop.reason) == (before.state, before.reason):
+            cursor.conditions.stop = stop = before  # it has lasted since then
+        self._written[cursor.partition] = state_of(cursor)
+        if stop != before:
+            self._known[cursor.partition] = entry = known.replace(condition=stop)
+            self._positions.put_condition(entry)
 
     def _write(self, cursor: Cursor, entry: LedgerEntry) -> None:
         self._written[cursor.partition] = state_of(cursor)
@@ -256,6 +276,7 @@ class TransactionCommits(Commits):
         self._transactions = transactions
 
     def start(self, source: TopicPartition, start: Start) -> None:
+        super().start(source, start)
         self._previous[source] = _previous_commit_of(start)
         if (entry := start.entry) is not None:
             self._written[source] = _state(entry.mark, len(entry.lost), entry.foreign, entry.condition, entry.note)
@@ -310,6 +331,8 @@ class TransactionCommits(Commits):
         if self._ledger is None:
             return
         for tp, cursor in self._cursors.items():
+            if cursor.window.position < 0 and cursor.stopped and self._written.get(tp) != state_of(cursor):
+                self._commit_one(cursor)
             stands = cursor.window.position >= 0 and cursor.window.position == (self._positions.committed.get(tp) or 0)
             if stands and not self._positions.busy(tp) and self._written.get(tp) != state_of(cursor):
                 self._previous[tp] = self._current_commit(cursor)

@@ -202,9 +202,15 @@ class Losses:
         self._sessions.unsettled.add(cursor.partition)
         self._new_sessions.open_again(cursor, Mark(end, end, 0))
 
-    def target_diverged(self, cursor: Cursor, offset: int) -> None:
-        """Where offsets are preserved, the target has another record than the source, first at this offset."""
-        cursor.fail(PartitionState.DIVERGED, diverged(cursor.spec.target, self._spec.target_alias, offset))
+    def target_diverged(self, cursor: Cursor, offset: int, misplaced: tuple[int, int] | None = None) -> None:
+        """Where offsets are preserved, the target has another record than the source, first at this offset. ``misplaced``: the
+        first source offset of a batch that was written then, and its offset on the target.
+        """
+        reason = diverged(cursor.spec.target, self._spec.target_alias, offset)
+        if misplaced is not None:
+            source, target = misplaced
+            reason += f". Records that were in flight, from source offset {source} on, are at offset {target} and after"
+        cursor.fail(PartitionState.DIVERGED, reason)
 
     def target_recreated(self, cursor: Cursor) -> None:
         """The remote topic was recreated while records were written to it."""

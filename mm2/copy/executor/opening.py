@@ -122,9 +122,11 @@ class Opening:
             ways.unsettled[tp] = start
             return
         self._remember(cursor, entry, start)
-        if not start.moved and entry.condition is not None and entry.condition.state in LASTS_UNTIL_RESET:
-            # Ends only with a reset: what contradicts the count may no longer be detectable from the mark.
-            cursor.stop_with(entry.condition)
+        condition = entry.condition
+        if not start.moved and condition is not None and condition.state in LASTS_UNTIL_RESET and condition.offset >= 0:
+            # Ends only with a reset: what contradicts the count may no longer be detectable from the mark. What stopped it before
+            # copying began has no offset and is checked again.
+            cursor.stop_with(condition)
         elif not start.moved and self._has_another_target(entry):
             reason = recreated(entry.target, self._spec.target_alias, entry.mark.records)
             cursor.fail(PartitionState.RECREATED, reason)

@@ -171,7 +171,8 @@ class PartitionEvents:
 
     def misplaced(self, cursor: Cursor, entry: SourceRange) -> None:
         """The target has appended a batch at another offset than that of the source."""
-        self._losses.target_diverged(cursor, min(entry.next_offset - entry.count, entry.target_base))
+        first = entry.next_offset - entry.count
+        self._losses.target_diverged(cursor, min(first, entry.target_base), (first, entry.target_base))
 
     def target_gap(self, cursor: Cursor, first: int, end: int, own: int) -> bool:
         """The target has records that were not acknowledged to this producer."""

@@ -247,6 +247,18 @@ class Positions:
 
         self._ledger.add(0, records, written)
 
+    def put_condition(self, entry: LedgerEntry) -> None:
+        """Write the entry of a partition that stopped before copying began, with its condition, and no position; not while it is
+        `busy`. Any later entry replaces one of a partition that has had none.
+        """
+        source = entry.source
+        if not entry.is_unbegun:
+            lease = self._leases[source] = self.lease(source).following()
+            entry = entry.replace(lease=lease)
+        if self._ledger is not None:
+            self._under_way.add(source)
+            self._ledger.add(0, [entry_record(entry)], lambda _end: self._under_way.discard(source))
+
     def flush(self) -> None:
         """Send the pending commits."""
         if self._ledger is not None:

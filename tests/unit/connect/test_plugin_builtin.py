@@ -34,6 +34,11 @@ def test_every_plugin_that_kafka_lists_exists() -> None:
         PluginType.CONFIGPROVIDER: 3,
         PluginType.CONNECTOR_CLIENT_CONFIG_OVERRIDE_POLICY: 4,
         PluginType.REST_EXTENSION: 1,
+        PluginType.REPLICATION_POLICY: 2,
+        PluginType.TOPIC_FILTER: 1,
+        PluginType.GROUP_FILTER: 1,
+        PluginType.CONFIG_PROPERTY_FILTER: 1,
+        PluginType.FORWARDING_ADMIN: 1,
     }
 
 

@@ -45,6 +45,8 @@ def test_each_connector_has_a_ledger_of_its_own() -> None:
     of_file = {"source.cluster.alias": "A", "target.cluster.alias": "B", "name": "MirrorSourceConnector"}
     assert MirrorClients(of_file).ledger_topic == "mm2-ledger.A.internal"
     assert MirrorClients(of_file, group="A-mm2").ledger_topic == "mm2-ledger.A.internal"
+    checkpoints = {**of_file, "name": "MirrorCheckpointConnector"}
+    assert MirrorClients(checkpoints, group="A-mm2").ledger_topic == "mm2-ledger.A.internal"
     names = {
         MirrorClients({**of_file, "name": name}, group=group).ledger_topic
         for group in ("A-mm2", "connect")

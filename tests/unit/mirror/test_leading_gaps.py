@@ -17,7 +17,8 @@ from mm2.kafka.filler import FILLER_RECORDS
 from mm2.kafka.structs import EARLIEST, OffsetInfo, TopicPartition
 from mm2.mirror import leading_gaps
 from mm2.mirror.config_sync import ConfigSync
-from mm2.mirror.leading_gaps import LEAST_FILLED, LeadingGap, LeadingGaps
+from mm2.mirror.leading_gaps import LeadingGap, LeadingGaps
+from mm2.mirror.ledgers import Ledgers
 from mm2.mirror.preparation import filling
 from mm2.mirror.recurring_errors import RecurringErrors
 
@@ -57,15 +58,20 @@ class Log:
         return {topic: {} for topic in topics}
 
 
+class NoLedgers:
+    def write(self, records: list[object]) -> None:
+        """Notes are not read here."""
+
+
 def gaps_of(log: Log) -> LeadingGaps:
     admin = cast("Admin", log)
-    return LeadingGaps(admin, admin, cast("ConfigSync", None), RecurringErrors())
+    return LeadingGaps(admin, admin, cast("ConfigSync", None), RecurringErrors(), cast("Ledgers", NoLedgers()))
 
 
 def test_a_process_that_was_frozen_writes_no_filler_behind_copied_records(monkeypatch: pytest.MonkeyPatch) -> None:
     log, frozen, resume = Log(), threading.Event(), threading.Event()
 
-    def produce(_cluster: object, _partition: TopicPartition, count: int, _timeout_s: float) -> int:
+    def produce(_cluster: object, _partition: TopicPartition, _at: int, count: int, _timeout_s: float) -> int:
         base = log.end
         log.runs.append(("filler", count))
         if threading.current_thread().name == "frozen":
@@ -85,23 +91,43 @@ def test_a_process_that_was_frozen_writes_no_filler_behind_copied_records(monkey
     assert log.runs[-1] == ("records", 1000)
 
 
-@pytest.mark.parametrize("trimmed", [LEAST_FILLED - 1, LEAST_FILLED])
-def test_what_the_source_loses_meanwhile_is_filled_too(monkeypatch: pytest.MonkeyPatch, trimmed: int) -> None:
-    """The copier fills a short rest."""
+def test_what_the_source_loses_meanwhile_is_filled_too(monkeypatch: pytest.MonkeyPatch) -> None:
     source, log = Log(), Log()
     source.start = END
 
-    def produce(_cluster: object, _partition: TopicPartition, count: int, _timeout_s: float) -> int:
-        source.start = END + trimmed
+    def produce(_cluster: object, _partition: TopicPartition, _at: int, count: int, _timeout_s: float) -> int:
+        source.start = END + 7
         log.runs.append(("filler", count))
         return 0
 
     monkeypatch.setattr(leading_gaps, "produce_filler", produce)
     gap = LeadingGap(TARGET, END, 0)
     source_admin, target_admin = cast("Admin", source), cast("Admin", log)
-    LeadingGaps(source_admin, target_admin, cast("ConfigSync", None), RecurringErrors())._fill(SOURCE, gap)
-    end = END if trimmed < LEAST_FILLED else END + trimmed
-    assert (log.start, log.end, gap.end) == (end, end, end)
+    ledgers = cast("Ledgers", NoLedgers())
+    LeadingGaps(source_admin, target_admin, cast("ConfigSync", None), RecurringErrors(), ledgers)._fill(SOURCE, gap)
+    assert (log.start, log.end, gap.end) == (END + 7, END + 7, END + 7)
+
+
+def test_a_record_of_another_program_among_the_fillers_ends_the_filling(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, source = Log(), Log()
+    log.runs.append(("filler", FILLER_RECORDS))
+    source.start = END
+
+    def produce(*_: object) -> int:
+        raise BrokerFailure.of(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+
+    monkeypatch.setattr(leading_gaps, "produce_filler", produce)
+    ledgers = cast("Ledgers", NoLedgers())
+    gaps = LeadingGaps(cast("Admin", source), cast("Admin", log), cast("ConfigSync", None), RecurringErrors(), ledgers)
+    gaps.stop(0)
+    monkeypatch.setattr(gaps, "_begins_with_filler", lambda _tp, _start: bool(log.end))
+    gaps._stopping.clear()
+    gaps._fill(SOURCE, LeadingGap(TARGET, END, 0))
+    assert gaps.unready([SOURCE], lambda topic: f"A.{topic}") == {SOURCE}
+    assert [(one.state, "another program" in one.reason) for one in gaps.preparations()] == [
+        (PartitionState.DIVERGED, True)
+    ]
+    assert log.runs == [("filler", FILLER_RECORDS)]
 
 
 def test_a_partition_without_a_leader_delays_no_other_one() -> None:
@@ -133,7 +159,7 @@ def test_a_stop_waits_for_a_request_no_longer_than_it_may(monkeypatch: pytest.Mo
 def test_the_progress_of_filling_is_known_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
     log, sent, answer = Log(), threading.Event(), threading.Event()
 
-    def produce(_cluster: object, _partition: TopicPartition, count: int, _timeout_s: float) -> int:
+    def produce(_cluster: object, _partition: TopicPartition, _at: int, count: int, _timeout_s: float) -> int:
         if log.end >= FILLER_RECORDS:
             sent.set()
             answer.wait(30)

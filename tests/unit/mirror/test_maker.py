@@ -25,8 +25,9 @@ from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, TimeoutFailure
 from mm2.mirror import maker
 from mm2.mirror.config_file import ConfigFile
-from mm2.mirror.maker import Configurer, Flow, FlowFailed, MirrorMaker, _frozen, connect_plugins, plugin_limits
+from mm2.mirror.maker import Configurer, Flow, FlowFailed, MirrorMaker, _frozen
 from mm2.mirror.plans import Changes, plan_flows
+from mm2.mirror.plugins import connect_plugins, plugin_limits
 from tests.support.waiting import wait_until
 
 WANTED = {"one": {"name": "one"}, "two": {"name": "two"}}

@@ -8,8 +8,8 @@ import pytest
 
 from mm2.config.configdef import ConfigException
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
-from mm2.mirror.maker import connect_plugins
 from mm2.mirror.plans import Changes, FlowPlan, plan_flows
+from mm2.mirror.plugins import connect_plugins
 
 AB, BA, CB = SourceAndTarget("A", "B"), SourceAndTarget("B", "A"), SourceAndTarget("C", "B")
 BASE = {

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from mm2.config.configdef import ConfigException
-from mm2.kafka.filler import filler_batch, is_filler
+from mm2.kafka.filler import FILLER_PRODUCER_ID, filler_batch, is_filler
 from mm2.kafka.records.batch import BatchView, read_header
 from mm2.kafka.records.record import Record, decode_batch, encode_batch
 from mm2.kafka.structs import TopicPartition
-from mm2.mirror.leading_gaps import LEAST_FILLED, GapState, PlannedGap, gap_state
+from mm2.mirror.leading_gaps import GapState, PlannedGap, gap_state
 from mm2.mirror.preserved_offsets import PreservedOffsets, check_preserved_offsets, refuse_transactions
 
 
@@ -53,13 +53,12 @@ def test_transactions_are_refused_only_with_preserved_topics() -> None:
     ("source_start", "target_start", "target_end", "has_fillers", "expected"),
     [
         (0, 0, 0, False, GapState.READY),
-        (LEAST_FILLED - 1, 0, 0, False, GapState.READY),
-        (LEAST_FILLED, 0, 0, False, GapState.FILL),
-        (LEAST_FILLED, 0, 7, True, GapState.FILL),
-        (LEAST_FILLED, 6, LEAST_FILLED, True, GapState.FILL),
-        (LEAST_FILLED, LEAST_FILLED, LEAST_FILLED, False, GapState.READY),
-        (LEAST_FILLED, 5, LEAST_FILLED + 1, True, GapState.OVERFILLED),
-        (LEAST_FILLED, 5, 9, False, GapState.READY),
+        (1, 0, 0, False, GapState.FILL),
+        (1000, 0, 7, True, GapState.FILL),
+        (1000, 6, 1000, True, GapState.FILL),
+        (1000, 1000, 1000, False, GapState.READY),
+        (1000, 5, 1000 + 1, True, GapState.OVERFILLED),
+        (1000, 5, 9, False, GapState.READY),
     ],
 )
 def test_the_offsets_show_what_a_partition_needs(
@@ -78,18 +77,21 @@ def test_a_plan_tells_how_gaps_are_filled() -> None:
     }
     assert PlannedGap(target, 7, 107).details == {
         "offsets": "7..106",
-        "by": "transaction markers",
+        "by": "transaction markers with the time of copying",
         "seconds": "about 1",
         "bytes": "about 7800",
     }
 
 
 def test_a_filler_batch_has_empty_records_and_is_recognized() -> None:
-    data = filler_batch(300)
+    data = filler_batch(7, 300)
     header = read_header(data)
     assert (header.records_count, header.last_offset, header.is_dense) == (300, 299, True)
     assert is_filler(header)
+    assert (header.base_sequence, header.producer_id) == (7, FILLER_PRODUCER_ID)
+    assert filler_batch((1 << 31) + 5, 300) == filler_batch(5, 300)
     records = decode_batch(BatchView(header, 0, 2, memoryview(data)))
     assert {(record.key, record.value, record.headers) for record in records} == {(b"", None, ())}
+    assert is_filler(read_header(encode_batch([Record(b"", None, (), 1)]))), "of an old version"
     assert not is_filler(read_header(encode_batch([Record(b"", None, (), 2)])))
     assert not is_filler(read_header(encode_batch([Record(b"", None, (), 1)], producer=(5, 0, 0))))

@@ -17,8 +17,8 @@ from mm2.connect.transforms import RegexRouter
 from mm2.copy.executor.changes import ChangeDelayed, ChangeFailed, Changer, Passing
 from mm2.copy.spec import ChangesSpec, CopySpec, PartitionSpec
 from mm2.kafka.records.record import Record
-from mm2.mirror.maker import connect_plugins
 from mm2.mirror.plans import plan_flows
+from mm2.mirror.plugins import connect_plugins
 from mm2.mirror.record_chain import RecordChain
 from mm2.mirror.record_changes import changes_spec
 
