@@ -17,6 +17,7 @@ STRANGERS_KEY: Final = "rest.unauthenticated.access"
 EVERYTHING: Final = "all"
 """An older name of the role admin in `STRANGERS_KEY`."""
 
+WORKER_SECRET_KEY: Final = "rest.inter.worker.secret"  # noqa: S105 - a name
 ROLE_PREFIX: Final = "rest.role."
 ROLES: Final = ("metrics", "viewer", "operator", "admin")
 """Roles of clients, each of which includes those before it (`mm2.connect.rest.access`)."""
@@ -116,6 +117,16 @@ REST_LIMITS_CONFIG: Final = (
         Importance.MEDIUM,
         "The role of clients without credentials: none has access to the status of /health only. all is the same as admin. "
         "(Java: always admin, unless rest.extension.classes or ssl.client.auth require a login.)",
+    )
+    .define(
+        WORKER_SECRET_KEY,
+        Type.PASSWORD,
+        None,
+        None,
+        Importance.LOW,
+        "A secret of at least 32 characters that all workers of a group share. With it, a worker vouches for the client of a "
+        "request that it forwards, so that tokens of a process and sessions are valid at every worker. Without "
+        "it, only passwords, tokens of an identity provider and certificates are.",
     )
     .define(
         f"{ROLE_PREFIX}metrics",

@@ -76,11 +76,18 @@ class Password:
 
 
 _LOGIN_IN_URL: Final = re.compile(r"(?<=://)[^/?#\s,@]*@")
+#: Some services take a key as a parameter of their URL.
+_QUERY_OF_URL: Final = re.compile(r"(://[^?#\s,]*\?)[^#\s,]+")
 
 
 def without_login(text: str) -> str:
-    """The text with ``[hidden]`` in place of user and password in all URLs."""
-    return _LOGIN_IN_URL.sub(f"{Password.HIDDEN}@", text)
+    """The text with ``[hidden]`` in place of user and password, and of the query, in all URLs."""
+    return _QUERY_OF_URL.sub(rf"\1{Password.HIDDEN}", _LOGIN_IN_URL.sub(f"{Password.HIDDEN}@", text))
+
+
+def is_hidden(text: str) -> bool:
+    """Whether the text has something that `without_login` hides, or is hidden as a whole."""
+    return text == Password.HIDDEN or f"://{Password.HIDDEN}@" in text or f"?{Password.HIDDEN}" in text
 
 
 class ConfigException(Exception):

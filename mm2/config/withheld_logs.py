@@ -1,4 +1,4 @@
-"""Libraries of which only warnings and errors are logged, at any level: their finer lines contain cookies, tokens and requests.
+"""The logger whose level does not change while a process runs, and libraries of which only warnings and errors are logged, at any level: their finer lines contain cookies, tokens and requests.
 
 A module of its own, because the command line and the REST resource of log levels share it.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
+#: The audit log of REST. A client of REST must not be able to switch it off.
+AUDIT: Final = "mm2.audit"
 WITHHELD: Final = ("engineio", "httpcore", "httpx", "kafka", "py4j", "socketio", "uvicorn", "websockets")
 
 

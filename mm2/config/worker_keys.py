@@ -432,6 +432,12 @@ TOPIC_KEYS: Final = frozenset(
 """Settings of a topic (Kafka's ``TopicConfig``)."""
 
 
+def storage_topics(worker: Mapping[str, object]) -> frozenset[str]:
+    """The topics in which a worker with these properties keeps configurations, offsets and statuses."""
+    names = (str(worker.get(f"{prefix}topic", "")).strip() for prefix in STORAGE_PREFIXES)
+    return frozenset(filter(None, names))
+
+
 class WorkerConfig(AbstractConfig):
     """The settings of one distributed worker, provider references already resolved.
 

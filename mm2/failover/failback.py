@@ -22,6 +22,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final
 
+from mm2.config.worker_keys import storage_topics
 from mm2.connect.stores import internal_json
 from mm2.connect.stores.config_state import RESTART_PREFIX, RestartRequest
 from mm2.connect.stores.offset_survey import KeptOffset, kept_offsets
@@ -166,7 +167,7 @@ def check_reverse_names(sides: Sides, reverse: FlowConfig, topics: Collection[st
     """Raise Refused if the opposite flow cannot take over these topics: it does not select them, or transformations change the names
     that those of the flow have kept.
     """
-    names = topic_selection(reverse.source_connector)
+    names = topic_selection(reverse.source_connector, storage_topics(reverse.worker))
     if left_out := sorted(topic for topic in topics if not names.should_replicate(topic)):
         more = f" and {len(left_out) - 1:,} more" if len(left_out) > 1 else ""
         raise Refused(

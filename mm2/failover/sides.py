@@ -12,6 +12,7 @@ from mm2.config.configdef import ConfigException
 from mm2.config.mirror_keys import CHECKPOINT_CONNECTOR, SOURCE_CONNECTOR
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.config.providers import ConfigTransformer
+from mm2.config.worker_keys import storage_topics
 from mm2.connect.stores.config_state import ClusterConfigState, ConfigFold, TargetState
 from mm2.copy.ledger import Ledger, LedgerLog
 from mm2.kafka.admin import Admin
@@ -111,7 +112,7 @@ class Sides:
         self.config = config
         self.pair = config.pair
         self.clients = MirrorClients(config.source_connector)
-        self.selection = topic_selection(config.source_connector)
+        self.selection = topic_selection(config.source_connector, storage_topics(config.worker))
         self.policy = self.selection.policy
         self.source: Admin | None = None
         self.source_error = ""

@@ -54,7 +54,7 @@ def _noted(sides: Sides, choice: Choice) -> Uncopied:
             tp.topic, tp.partition, one.remote_topic, 0, None, state=one.state, note=one.reason, is_end_current=False
         )
         for tp, one in sorted(preparations(sides.ledger).items())
-        if tp not in known and choice.has_topic(tp.topic)
+        if tp not in known and choice.has_topic(tp.topic) and sides.selection.should_replicate(tp.topic)
     ]
     over_limit = over_limit_message(sides.ledger)
     return Uncopied(partitions, notes=[f"not copied: {over_limit}"] if over_limit else [])

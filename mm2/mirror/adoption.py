@@ -14,7 +14,7 @@ from typing import Final
 
 from mm2.config.mirror_keys import SOURCE_CONNECTOR
 from mm2.config.mirrormaker import DEDICATED_WORKER_DEFAULTS, SourceAndTarget
-from mm2.config.worker_keys import WorkerConfig
+from mm2.config.worker_keys import WorkerConfig, storage_topics
 from mm2.connect.stores.internal_topic import InternalTopic, ensure
 from mm2.connect.stores.offset_survey import KeptOffset, kept_offsets
 from mm2.copy.executor.positions import offset_key, offset_value
@@ -76,7 +76,7 @@ class Adopter:
         self._admin = Admin(cluster)
         self._pair = pair
         self._worker = WorkerConfig({**DEDICATED_WORKER_DEFAULTS, **worker})
-        self._selection = topic_selection(props)
+        self._selection = topic_selection(props, storage_topics(worker))
 
     def adopt(self, origin: Origin, *, dry_run: bool) -> Adoption:
         """Write the positions, and read them back. Raises AdoptionRefused, ConnectError or KafkaFailure."""

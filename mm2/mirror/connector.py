@@ -101,6 +101,11 @@ class MirrorConnector(SourceConnector):
         context: ConnectorContext | None = getattr(self, "context", None)
         return None if context is None else context.group_id
 
+    def _worker_topics(self) -> frozenset[str]:
+        """The topics of the worker; none before the connector is started."""
+        context: ConnectorContext | None = getattr(self, "context", None)
+        return frozenset() if context is None else context.worker_topics
+
     @abstractmethod
     def _active(self) -> bool:
         """Whether this configuration requires any work."""

@@ -1,4 +1,4 @@
-"""Topics on the target that Java's MirrorMaker does not have: the ledger and the dead-letter topic.
+"""Topics on the target that Java's MirrorMaker does not have, the ledger and the dead-letter topic, and the names that a flow reserves.
 
 Their default names begin with ``mm2`` and end in ``.internal``, so Java treats them as its internal topics and does not
 replicate them.
@@ -11,10 +11,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from mm2.config.mirror_keys import MIRROR_SOURCE_CONFIG
+from mm2.config.worker_keys import storage_topics
 from mm2.copy.ledger import LEDGER_CONFIGS, LEDGER_NAMES
 from mm2.kafka.structs import NewTopic
-from mm2.mirror.clients import SOURCE_ALIAS_KEY, MirrorClients, Side
+from mm2.mirror.clients import SOURCE_ALIAS_KEY, TARGET_ALIAS_KEY, MirrorClients, Side, with_prefix
 from mm2.mirror.internal_topics import KeptTopic
+from mm2.mirror.policy import ReplicationPolicy
 
 LEDGER_FACTOR_KEY: Final = "ledger.topic.replication.factor"
 DEAD_LETTER_KEY: Final = "dead.letter.topic"
@@ -27,6 +29,8 @@ _DEAD_LETTER_CONFIGS: Final = {
     # this.
     "max.message.bytes": str(100 << 20),
 }
+#: Of any flow and any process, also with another separator than that of the policy.
+_MIRROR_MAKER: Final = re.compile(r"mm2-(.*[^A-Za-z0-9])?internal")
 _DEAD_LETTERS: Final = re.compile(r"mm2-dead-letters\..+\.internal")
 
 
@@ -42,6 +46,38 @@ def is_own_topic(topic: str) -> bool:
     does not recognize them as internal.
     """
     return bool(LEDGER_NAMES.fullmatch(topic) or _DEAD_LETTERS.fullmatch(topic))
+
+
+def reserved_topics(
+    policy: ReplicationPolicy, props: Mapping[str, str], worker: frozenset[str] = frozenset()
+) -> frozenset[str]:
+    """The names that no topic copied by a source connector may have on the target. ``worker`` are the topics of its worker.
+
+    `is_reserved` also has those that can be told from the name.
+    """
+    aliases = props[SOURCE_ALIAS_KEY], props.get(TARGET_ALIAS_KEY, Side.TARGET.value)
+    return (
+        worker
+        | storage_topics(with_prefix(props, "target.cluster."))  # `B.config.storage.topic` of a MirrorMaker file
+        | {dead_letter_topic(props), props.get("offsets.storage.topic", "").strip()}
+        | {name(alias) for alias in aliases for name in (policy.checkpoints_topic, policy.offset_syncs_topic)}
+    )
+
+
+def is_reserved(topic: str, remote: str, policy: ReplicationPolicy, reserved: frozenset[str]) -> bool:
+    """Whether a flow, its process or its worker may use for itself what would be the remote topic of the source's ``topic``.
+
+    A record there configures connectors, signs requests between workers, or moves the offsets of groups. A client that may
+    create topics on the source chooses their names, and the names of remote topics with them. Java does not check this.
+    """
+    if policy.is_heartbeats_topic(remote):
+        return not policy.is_heartbeats_topic(topic)
+    return (
+        remote in reserved
+        or is_own_topic(remote)
+        or bool(_MIRROR_MAKER.fullmatch(remote))
+        or policy.is_internal_topic(remote)
+    )
 
 
 def kept_ledger(clients: MirrorClients) -> KeptTopic:

@@ -10,6 +10,7 @@ from mm2.config.configdef import AbstractConfig, ConfigException
 from mm2.config.mirror_keys import CONNECTOR_CLASSES, SOURCE_CONNECTOR
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.config.providers import ConfigTransformer
+from mm2.config.worker_keys import storage_topics
 from mm2.connect.api import ConnectError, Connector, Converter, HeaderConverter
 from mm2.connect.plugins import Plugins
 from mm2.mirror.connector import MirrorConnector
@@ -102,7 +103,10 @@ def check_flows(plans: Mapping[SourceAndTarget, FlowPlan]) -> None:
     if any(one.pattern is not None for one in preserved.values()):
         check_shared_topics(
             FlowTopics(
-                pair, topic_selection(plan.resolved[name]), preserved[pair], configured_names(plan.connectors[name])
+                pair,
+                topic_selection(plan.resolved[name], storage_topics(plan.worker)),
+                preserved[pair],
+                configured_names(plan.connectors[name]),
             )
             for pair, plan in copying.items()
         )

@@ -24,7 +24,7 @@ from mm2.config.mirror_keys import (
     is_job_on,
 )
 from mm2.config.mirrormaker import DEDICATED_WORKER_DEFAULTS, SourceAndTarget
-from mm2.config.worker_keys import WorkerConfig
+from mm2.config.worker_keys import WorkerConfig, storage_topics
 from mm2.connect.api import ConnectError
 from mm2.connect.stores.internal_topic import InternalTopic, check, explain, why_missing
 from mm2.connect.stores.offset_survey import stored_configs
@@ -158,7 +158,7 @@ class _Previewer:
         self._settings = AbstractConfig(MIRROR_SOURCE_CONFIG, self._props)
         self._worker = WorkerConfig({**DEDICATED_WORKER_DEFAULTS, **plan.worker})
         self._clients = MirrorClients(self._props)
-        self._selection = topic_selection(self._props)
+        self._selection = topic_selection(self._props, storage_topics(plan.worker))
         self._steps: list[Step] = []
         self._errors: list[str] = []
         self._notes: list[str] = []
@@ -187,7 +187,7 @@ class _Previewer:
         former: set[str] = set()
         if self._plan.replicates and len(self._admins) == len(Side):
             try:
-                source = self._seen(Side.SOURCE, self._selection.should_replicate)
+                source = self._seen(Side.SOURCE, self._selection.is_selected)
                 remotes = set(map(self._selection.remote, source.partitions))
                 target = self._seen(Side.TARGET, lambda topic: topic in remotes or self._selection.is_remote(topic))
                 topics = self._topics_to_copy(source)
@@ -325,7 +325,7 @@ class _Previewer:
         source_admin, target_admin = self._admins[Side.SOURCE], self._admins[Side.TARGET]
         provenance = Provenance(source_admin, target_admin, self._selection, self._ledgers, collected, lambda _: False)
         refused = self._selection.unroutable(source.partitions, lambda: copied_topics(self._ledgers))
-        allowed = provenance.foreseen(source.partitions.keys() - refused)
+        allowed = provenance.foreseen(source.partitions.keys() - refused.keys())
         self._errors += [*refused.values(), *collected.errors]
         self._notes += [
             f"Topic {topic} was failed over to cluster {self._pair.target} and is not copied."
@@ -622,8 +622,10 @@ class _Previewer:
         for topic in sorted(copied - set(topics)):
             if not self._plan.replicates:
                 reason = f"{self._pair}.enabled=false"
-            elif not self._selection.should_replicate(topic):
+            elif not self._selection.is_selected(topic):
                 reason = "topics and topics.exclude do not select it"
+            elif self._selection.has_reserved_name(topic):
+                reason = f"its remote topic would be the internal topic {self._selection.remote(topic)}"
             else:
                 continue
             self._steps.append(Step(self._pair.target, "stop copying", topic, {"": reason}))

@@ -2,7 +2,8 @@
 
 The properties file of a MirrorMaker may be readable by its user only, while every user of the machine can connect to
 127.0.0.1. Connector configurations contain the clusters' passwords if the file does. Java's MirrorMaker has no such
-interface. A returned configuration can be edited and written back: ``[hidden]`` then stands for the stored value.
+interface. A returned configuration can be edited and written back: ``[hidden]`` then stands for the stored value. It is sent only
+to the address that it was stored with: a change of the address needs the secret again.
 """
 
 from __future__ import annotations
@@ -13,16 +14,19 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from mm2.config.difference import is_showable
-from mm2.config.values import Password, without_login
+from mm2.config.providers import references
+from mm2.config.values import Password, is_hidden, without_login
 from mm2.connect.errors import BadRequest, NotFound
 from mm2.connect.herder.answers import ConnectorInfo, Created, TaskInfo
 from mm2.connect.herder.interface import REQUEST_TIMEOUT_S, Herder
 from mm2.connect.herder.request_queue import StagedFuture, Steps
 from mm2.connect.stores.config_state import Props, TargetState
+from mm2.mirror.rest_rules import is_connection
 
 T = TypeVar("T")
 S = TypeVar("S")
 
+_SIDES: Final = frozenset({"source", "target"})
 _REFERENCES: Final = re.compile(r"(?:\$\{[^{}]*\}[\s,]*)+")
 #: Keys that the runtime adds or reads and no ConfigDef declares.
 _OWN: Final = re.compile(r"task\..*|topic\.creation\..*|(?:transforms|predicates)\.[^.]*\.(?:type|predicate|negate)")
@@ -65,7 +69,7 @@ class RedactedHerder:
 
         If the new configuration contains hidden values, waits for the stored one. Raises BadRequest if there is none.
         """
-        whole = self._restored(name, config)
+        whole = self._restored(name, config, is_whole=True)
         made = self._herder.put_connector_config(name, whole, allow_replace=allow_replace, target_state=target_state)
         return _then(made, self._created)
 
@@ -83,8 +87,9 @@ class RedactedHerder:
         declared = self._declared_by(config.get("connector.class"))
         return {key: None if value is None else _text(key, value, declared) for key, value in config.items()}
 
-    def _restored(self, name: str, config: Props) -> dict[str, str | None]:
-        if not any(value is not None and _is_hidden(value) for value in config.values()):
+    def _restored(self, name: str, config: Props, *, is_whole: bool = False) -> dict[str, str | None]:
+        is_needed = is_whole or any(map(is_connection, config))
+        if not is_needed and not any(value is not None and is_hidden(value) for value in config.values()):
             return dict(config)
         try:
             stored = dict(self._herder.connector_config(name).result(REQUEST_TIMEOUT_S))
@@ -93,12 +98,35 @@ class RedactedHerder:
         shown = self._shown(stored)
         whole = {key: stored[key] if key in stored and shown[key] == value else value for key, value in config.items()}
         for key, value in config.items():
-            if value is not None and _is_hidden(value) and (key not in stored or shown[key] != value):
+            if value is not None and is_hidden(value) and (key not in stored or shown[key] != value):
                 raise BadRequest(
                     f"{key} holds {Password.HIDDEN}, which stands for the stored secret, but there is none in the "
                     f"configuration of {name}."
                 )
+        self._check_addresses(stored, shown, config, whole if is_whole else {**stored, **whole})
         return whole
+
+    def _check_addresses(self, stored: Props, shown: Props, given: Props, new: Props) -> None:
+        """Raise BadRequest if stored secrets, which the client may not know, would be sent elsewhere or in another way."""
+        moved = sorted(
+            key
+            for key in stored.keys() | new.keys()
+            if is_connection(key) and shown.get(key) != Password.HIDDEN and stored.get(key) != new.get(key)
+        )
+        kept = sorted(
+            key
+            for key, value in stored.items()
+            if value is not None
+            and new.get(key) == value
+            and (shown[key] != value or bool(references(value)))
+            and (key not in given or given[key] == shown[key])
+        )
+        for key in moved:
+            if affected := [secret for secret in kept if _share_a_cluster(key, secret)]:
+                raise BadRequest(
+                    f"{key} decides where secrets are sent, so a change of it needs them again, as values and not as "
+                    f"{Password.HIDDEN} or a reference: {', '.join(affected)}."
+                )
 
     def _declared_by(self, class_name: str | None) -> frozenset[str]:
         if class_name is None:
@@ -122,8 +150,10 @@ def _text(key: str, value: str, declared: frozenset[str]) -> str:
     return Password.HIDDEN
 
 
-def _is_hidden(value: str) -> bool:
-    return value == Password.HIDDEN or f"://{Password.HIDDEN}@" in value
+def _share_a_cluster(key: str, other: str) -> bool:
+    """Whether two keys may concern the same cluster of a connector."""
+    sides = {name.partition(".")[0] for name in (key, other)} & _SIDES
+    return len(sides) < len(_SIDES)
 
 
 def _then(step: StagedFuture[S], shape: Callable[[S], T]) -> StagedFuture[T]:

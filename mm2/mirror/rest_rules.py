@@ -2,14 +2,16 @@
 
 The file belongs to the operator, who can run any code in the process anyway. A client of REST may change connectors, but
 a class name is code that runs in the process, a reference to a config provider is a file or a variable of the process,
-and ``start.from`` may name a file. Java's MirrorMaker has no such interface.
+and ``start.from`` may name a file. A secret that REST shows as hidden must not be sent to an address that the client chooses.
+Java's MirrorMaker has no such interface.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from mm2.config.config_infos import ConfigInfos
 from mm2.config.mirrormaker import ALLOWED_CLASSES_KEY
@@ -22,6 +24,18 @@ from mm2.connect.plugins.registry import EVERY_CLASS
 from mm2.connect.stores.config_state import Props, TargetState
 from mm2.mirror.plugins import CLASS_KEYS, ships
 from mm2.mirror.start_from import START_FROM_KEY, names_file
+
+#: Where the secrets of a connector are sent, how they are protected there, and what handles them.
+_CONNECTION: Final = re.compile(
+    r"(?:.*\.)?(?:bootstrap\.(?:servers|controllers)|security\.(?:protocol|providers)|s(?:asl|sl)\..+)|spark\..+"
+    r"|(?:.*[._])?(?:ur[li]s?|endpoints?|hosts?|address(?:es)?)",
+    re.IGNORECASE,
+)
+
+
+def is_connection(key: str) -> bool:
+    """Whether a key decides to which address, by which protocol or with which trust secrets are sent."""
+    return _CONNECTION.fullmatch(key) is not None
 
 
 @dataclass(frozen=True)
@@ -38,11 +52,22 @@ class RestRules:
     #: By config provider: whether its parameters limit what it reads.
     providers: Mapping[str, bool]
 
-    def check(self, name: str, config: Props) -> None:
-        """Raises BadRequest for a class, a reference or a file that REST must not set."""
+    def check(self, name: str, config: Props, *, is_whole: bool = False) -> None:
+        """Raises BadRequest for a class, a reference, a file or an address that REST must not set.
+
+        ``is_whole``: the configuration replaces the stored one, so keys that it lacks are removed.
+        """
         own = self.written().get(name, {})
-        for key, value in config.items():
-            if value is None or value == own.get(key):
+        removed = own.keys() - config.keys() if is_whole else ()
+        for key, value in {**config, **dict.fromkeys(removed)}.items():
+            if value == own.get(key):
+                continue
+            if own and is_connection(key):
+                raise BadRequest(
+                    f"{key} of {name} cannot be changed through REST: {name} is a connector of the properties file, which sets how "
+                    "its clusters are reached."
+                )
+            if value is None:
                 continue
             self._check_references(key, value)
             self._check_class(key, value)
@@ -84,7 +109,7 @@ class RestrictedHerder:
         self, name: str, config: Props, *, allow_replace: bool, target_state: TargetState | None = None
     ) -> StagedFuture[Created]:
         """See Herder. Raises BadRequest."""
-        self._rules.check(name, config)
+        self._rules.check(name, config, is_whole=True)
         return self._herder.put_connector_config(name, config, allow_replace=allow_replace, target_state=target_state)
 
     def patch_connector_config(self, name: str, patch: Props) -> StagedFuture[Created]:

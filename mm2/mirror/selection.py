@@ -6,14 +6,17 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from mm2.mirror.filters import TopicFilter
-from mm2.mirror.own_topics import is_own_topic
+from mm2.mirror.own_topics import is_own_topic, is_reserved
 from mm2.mirror.policy import DefaultReplicationPolicy, ReplicationPolicy
 from mm2.mirror.routing import NO_ROUTE, TopicRoute
 
 
 @dataclass(frozen=True)
 class TopicSelection:
-    """The naming and filtering rules of one flow. ``route``: the part of its transformations."""
+    """The naming and filtering rules of one flow. ``route``: the part of its transformations.
+
+    ``reserved``: names on the target that no copied topic may have (`mm2.mirror.own_topics.reserved_topics`).
+    """
 
     policy: ReplicationPolicy
     topic_filter: TopicFilter
@@ -21,9 +24,18 @@ class TopicSelection:
     target_alias: str
     heartbeats_replication: bool = True
     route: TopicRoute = NO_ROUTE
+    reserved: frozenset[str] = frozenset()
 
     def should_replicate(self, topic: str) -> bool:
-        """Whether the source's `topic` is replicated to the target."""
+        """Whether the source's `topic` is replicated to the target, with its records, configs and ACLs."""
+        return self.is_selected(topic) and not self.has_reserved_name(topic)
+
+    def has_reserved_name(self, topic: str) -> bool:
+        """Whether the remote topic of `topic` would be one that the flow, its process or its worker uses for itself."""
+        return is_reserved(topic, self.remote(topic), self.policy, self.reserved)
+
+    def is_selected(self, topic: str) -> bool:
+        """Whether the filters select the source's `topic`. `unroutable` has those of them that cannot be copied."""
         wanted = self.topic_filter.should_replicate_topic(topic) or (
             self.heartbeats_replication and self.policy.is_heartbeats_topic(topic)
         )
@@ -61,25 +73,26 @@ class TopicSelection:
         return type(self.policy) is DefaultReplicationPolicy and not self.route
 
     def unroutable(self, topics: Collection[str], copied_to: Callable[[], Mapping[str, str]]) -> dict[str, str]:
-        """The topics to which transformations give a remote topic that is not possible, with a message each.
+        """Those of the selected topics whose remote topic is not possible, with a message each.
 
-        Of topics with the same remote topic, the one that has been copied there remains: ``copied_to`` has the remote topic
-        of each topic copied so far.
+        Of topics to which transformations give the same remote topic, the one that has been copied there remains:
+        ``copied_to`` has the remote topic of each topic copied so far.
         """
-        if not self.route:
-            return {}
-        flow = f"{self.source_alias}->{self.target_alias}"
-        refused: dict[str, str] = {}
+        refused = {
+            topic: f"its remote topic would be the internal topic {self.remote(topic)}; rename it, or exclude it with "
+            "topics.exclude"
+            for topic in topics
+            if self.has_reserved_name(topic)
+        }
         sources: dict[str, list[str]] = {}
-        for topic in sorted(topics):
+        for topic in sorted(topics) if self.route else ():
             sources.setdefault(self.remote(topic), []).append(topic)
         for remote, several in sources.items():
-            if self.policy.is_internal_topic(remote) or is_own_topic(remote):
-                refused |= dict.fromkeys(several, f"the transformations of {flow} name the internal topic {remote}")
-            elif len(several) > 1:
+            if len(several) > 1 and several[0] not in refused:
                 before = copied_to()
                 there = [topic for topic in several if before.get(topic) == remote]
                 others = [topic for topic in several if len(there) != 1 or topic not in there]
+                flow = f"{self.source_alias}->{self.target_alias}"
                 reason = f"the transformations of {flow} name the same remote topic {remote} for {', '.join(several)}"
                 refused |= dict.fromkeys(others, reason)
         return {

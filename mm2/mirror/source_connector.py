@@ -27,11 +27,12 @@ from mm2.mirror.clients import SOURCE_ALIAS_KEY, TASK_INDEX_KEY, ClientKind, Mir
 from mm2.mirror.config_sync import ConfigSync
 from mm2.mirror.connector import STOP_TIMEOUT_S, MirrorConnector
 from mm2.mirror.discovery import TopicLists, see_topics, vanished
+from mm2.mirror.filters import TOPICS_KEY, close_quietly
 from mm2.mirror.internal_topics import create_compacted_topic, create_kept_topic
 from mm2.mirror.leading_gaps import LeadingGaps
 from mm2.mirror.ledgers import Ledgers, copied_topics
 from mm2.mirror.offset_checks import Offsets, check_source_offsets
-from mm2.mirror.own_topics import kept_dead_letters, kept_ledger
+from mm2.mirror.own_topics import kept_dead_letters, kept_ledger, reserved_topics
 from mm2.mirror.preparation import Preparation, PreparationNote, since
 from mm2.mirror.preserved_offsets import PreservedOffsets, check_preserved_offsets, denies_writes
 from mm2.mirror.provenance import RENEW_S, Provenance
@@ -40,6 +41,7 @@ from mm2.mirror.remote_topics import REPLICATION_FACTOR_KEY, RemoteTopics
 from mm2.mirror.routing import NO_ROUTE, topic_route
 from mm2.mirror.scheduler import Scheduler
 from mm2.mirror.selection import TopicSelection
+from mm2.mirror.shared_topics import configured_names
 from mm2.mirror.source_answers import EVERY_S, AnswerNotes
 from mm2.mirror.start_from import START_FROM_KEY, parse_start_from
 from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY, kept_syncs, syncs_side
@@ -97,7 +99,7 @@ class MirrorSourceConnector(MirrorConnector):
         return self._settings.bool("enabled")
 
     def _schedule(self, scheduler: Scheduler) -> None:
-        self._selection = topic_selection(self._props)
+        self._selection = topic_selection(self._props, self._worker_topics())
         self._closing(self._selection.topic_filter)
         check_own_keys(self._props)
         self._config_sync = ConfigSync(self._closing(plugins.config_property_filter(self._props)))
@@ -252,7 +254,7 @@ class MirrorSourceConnector(MirrorConnector):
 
     def _refresh(self) -> bool:
         """Read both clusters, update the target, and assign partitions that are ready. False = retry soon."""
-        seen_source = see_topics(self._source_admin, self._selection.should_replicate, self._source)
+        seen_source = see_topics(self._source_admin, self._selection.is_selected, self._source)
         doubtful = self._lists.doubtful(self._source, seen_source.partitions)
         source = {**seen_source.partitions, **{topic: self._source[topic] for topic in doubtful}}
         remotes = set(map(self._selection.remote, source))
@@ -267,7 +269,8 @@ class MirrorSourceConnector(MirrorConnector):
             self._recurring.keep_only(f"{side.value} topic ", subjects)
         self._log_changes(source)
         first, new = self._ready is None, sorted(source.keys() - self._source.keys())
-        allowed, decided = self._provenance.allowed(source.keys() - self._unroutable(source))
+        unroutable = self._unroutable(source)
+        allowed, decided = self._provenance.allowed(source.keys() - unroutable.keys())
         # A topic that cannot be described on the target may exist: leave it unchanged until this is known.
         creatable = {
             topic: count
@@ -287,6 +290,11 @@ class MirrorSourceConnector(MirrorConnector):
         unready, problems = self._unready(ready), self._deny_writes(ready)
         opened = {tp: problems[tp.topic] for tp in ready if tp.topic in problems}
         refused = opened | self._not_created(creatable, target)
+        refused |= {
+            TopicPartition(topic, partition): reason
+            for topic, reason in unroutable.items()
+            for partition in range(source[topic])
+        }
         ready = tuple(tp for tp in ready if tp not in unready and tp not in opened)
         with self._lock:
             changed = ready != self._ready
@@ -309,8 +317,8 @@ class MirrorSourceConnector(MirrorConnector):
         complete = sum(tp.topic in wanted for tp in ready) == sum(source[topic] for topic in wanted)
         return decided and complete and is_noted and not (doubtful or seen_source.unknown or seen_target.unknown)
 
-    def _unroutable(self, topics: Collection[str]) -> Collection[str]:
-        """The topics that transformations give a remote topic that is not possible, which is reported."""
+    def _unroutable(self, topics: Collection[str]) -> Mapping[str, str]:
+        """The topics whose remote topic is not possible, with a message each, which is reported."""
         ledgers = self._ledgers
         refused = self._selection.unroutable(topics, lambda: {} if ledgers is None else copied_topics(ledgers))
         for topic, message in refused.items():
@@ -478,7 +486,7 @@ class MirrorSourceConnector(MirrorConnector):
         ):
             reason = f"MirrorSourceConnector can't setup offset-syncs feature while {EMIT_SYNCS_KEY} set to false"
             errors.append((EMIT_SYNCS_KEY, reason))
-        return errors
+        return errors or _reserved_names(props)
 
     def exactly_once_support(self, props: Mapping[str, str]) -> bool:
         consumer = MirrorClients({"source.cluster.alias": "", **props}).client_props(
@@ -491,6 +499,20 @@ class MirrorSourceConnector(MirrorConnector):
         return True
 
 
+def _reserved_names(props: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Errors for the topics in the properties whose remote topics would be internal topics."""
+    try:
+        selection = topic_selection(props)
+    except (ConfigException, ConnectError):  # reported when the connector is started
+        return []
+    try:
+        names = sorted(configured_names(props))
+        named = [name for name in names if selection.is_selected(name) and selection.has_reserved_name(name)]
+        return [(TOPICS_KEY, message) for message in selection.unroutable(named, dict).values()]
+    finally:
+        close_quietly(selection.topic_filter)
+
+
 def check_own_keys(props: Mapping[str, str]) -> None:
     """Checks that the ConfigDef cannot express. Raises ConfigException."""
     topic_throttles(props)
@@ -498,19 +520,21 @@ def check_own_keys(props: Mapping[str, str]) -> None:
     check_preserved_offsets(props)
 
 
-def topic_selection(props: Mapping[str, str]) -> TopicSelection:
-    """Naming and filtering rules from a connector's or a task's properties.
+def topic_selection(props: Mapping[str, str], worker: frozenset[str] = frozenset()) -> TopicSelection:
+    """Naming and filtering rules from a connector's properties. ``worker`` are the topics of its worker, where they are known.
 
     Raises ConnectError if a class cannot be loaded, ConfigException if it rejects the properties.
     """
     clients = MirrorClients(props)
     is_enabled = props.get("enabled", "true").strip().lower() != "false"
     replicate_heartbeats = props.get(HEARTBEATS_REPLICATION_KEY, "true").strip().lower() == "true"
+    policy = plugins.replication_policy(props)
     return TopicSelection(
-        plugins.replication_policy(props),
+        policy,
         plugins.topic_filter(props),
         clients.source_alias,
         clients.target_alias,
         replicate_heartbeats,
         topic_route(props) if is_enabled else NO_ROUTE,
+        reserved_topics(policy, props, worker),
     )

@@ -18,6 +18,7 @@ import structlog
 from mm2 import __version__
 from mm2.config.configdef import AbstractConfig
 from mm2.config.mirror_keys import MIRROR_SOURCE_CONFIG, THROTTLE_KEY, topic_throttles
+from mm2.config.worker_keys import storage_topics
 from mm2.connect.api import ConnectError, SourceRecord, SourceTask, SourceTaskContext, WorkerView
 from mm2.connect.runtime.exactly_once_settings import task_transactional_id
 from mm2.connect.stores.config_state import ConnectorTaskId
@@ -37,7 +38,7 @@ from mm2.kafka.transactions import TransactionCoordinatorClient
 from mm2.mirror.assigned_partitions import ASSIGNED_PARTITIONS_KEY, decode_partitions
 from mm2.mirror.clients import ClientKind, MirrorClients, Side
 from mm2.mirror.internal_topics import create_kept_topic
-from mm2.mirror.own_topics import dead_letter_topic, kept_dead_letters, kept_ledger
+from mm2.mirror.own_topics import dead_letter_topic, is_reserved, kept_dead_letters, kept_ledger, reserved_topics
 from mm2.mirror.plugins import replication_policy
 from mm2.mirror.preserved_offsets import PreservedOffsets, refuse_transactions
 from mm2.mirror.promotions import holds
@@ -600,7 +601,7 @@ def copy_spec(props: Mapping[str, str], context: SourceTaskContext) -> CopySpec:
         lag_max = settings.int("offset.lag.max")
         syncs = SyncsSpec(clients.settings(side, ClientKind.PRODUCER, role), syncs_topic(props), lag_max)
     transactions = _transactions(context.worker)
-    partitions = _partitions(props, clients.source_alias)
+    partitions = _partitions(props, clients.source_alias, storage_topics(context.worker.worker_props))
     preserved = PreservedOffsets.of(props).among(part.topic for part in partitions)
     if transactions is not None:
         refuse_transactions(preserved)
@@ -641,13 +642,25 @@ def copy_spec(props: Mapping[str, str], context: SourceTaskContext) -> CopySpec:
     )
 
 
-def _partitions(props: Mapping[str, str], source_alias: str) -> tuple[PartitionSpec, ...]:
-    """The assigned partitions with their remote topics. Raises ConfigException or ConnectError."""
+def _partitions(props: Mapping[str, str], source_alias: str, worker: frozenset[str]) -> tuple[PartitionSpec, ...]:
+    """The assigned partitions with their remote topics. Raises ConfigException or ConnectError.
+
+    A leader that runs Java assigns partitions of topics that must not be copied, too.
+    """
     policy, route = replication_policy(props), topic_route(props)
-    partitions = []
+    reserved = reserved_topics(policy, props, worker)
+    partitions, refused = [], set()
     for tp in decode_partitions(props[ASSIGNED_PARTITIONS_KEY]):
         named = policy.format_remote_topic(source_alias, tp.topic)
-        partitions.append(PartitionSpec(tp.topic, tp.partition, route.of(named), named if route else ""))
+        remote = route.of(named)
+        if is_reserved(tp.topic, remote, policy, reserved):
+            refused.add(tp.topic)
+        else:
+            partitions.append(PartitionSpec(tp.topic, tp.partition, remote, named if route else ""))
+    if refused:
+        log.warning(
+            "Topics are not copied, because their remote topics would be internal topics.", topics=sorted(refused)
+        )
     return tuple(partitions)
 
 

@@ -84,7 +84,7 @@ class NewTopicsPoll:
             if policy.is_heartbeats_topic(topic) or policy.is_internal_topic(topic) or is_own_topic(topic):
                 return False
             listed += 1
-            return selection.should_replicate(topic)
+            return selection.is_selected(topic)
 
         # A topic that cannot be described now still has the partitions that were found.
         counts = Counter(tp.topic for tp in self.found)
@@ -93,9 +93,9 @@ class NewTopicsPoll:
         self.nothing_selected = "" if selected or seen.unknown else self._nothing_selected(listed)
         known = {*self.assigned, *preparations(ledger), *ledger.partitions()}
         topics = {tp.topic for tp in known}
-        new = selected.keys() - topics - self._refused
-        if selection.route:
-            new -= selection.unroutable(selected, lambda: copied_to(ledger)).keys()
+        new = (
+            selected.keys() - topics - self._refused - selection.unroutable(selected, lambda: copied_to(ledger)).keys()
+        )
         if not selection.names_show_origin and new:
             allowed = provenance.foreseen(new)
             self._refused |= new - allowed

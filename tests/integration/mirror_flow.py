@@ -59,8 +59,9 @@ def group_of(props: Mapping[str, str]) -> str:
 class RecordingContext:
     """The context that Connect gives to a connector; records the calls."""
 
-    def __init__(self, group_id: str = "A-mm2") -> None:
+    def __init__(self, group_id: str = "A-mm2", worker_topics: frozenset[str] = frozenset()) -> None:
         self.group_id = group_id
+        self.worker_topics = worker_topics
         self.reconfigured = threading.Event()
         self.errors: list[Exception] = []
         self.stored: list[dict[str, str]] = []
@@ -76,8 +77,10 @@ class RecordingContext:
 
 
 @contextmanager
-def running(connector: _C, props: dict[str, str]) -> Iterator[tuple[_C, RecordingContext]]:
-    context = RecordingContext(group_of(props))
+def running(
+    connector: _C, props: dict[str, str], worker_topics: frozenset[str] = frozenset()
+) -> Iterator[tuple[_C, RecordingContext]]:
+    context = RecordingContext(group_of(props), worker_topics)
     connector.initialize(context)
     connector.start(props)
     try:

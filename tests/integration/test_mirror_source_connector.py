@@ -1,6 +1,7 @@
 import contextlib
 import socket
 import threading
+from contextlib import closing
 
 import pytest
 from confluent_kafka.admin import (
@@ -10,10 +11,13 @@ from confluent_kafka.admin import (
 from mm2.connect.api import RetriableError
 from mm2.copy.ledger import entry_record
 from mm2.copy.session import LedgerEntry, Mark
+from mm2.kafka.admin import Admin
 from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.structs import TopicPartition
 from mm2.mirror import source_connector
 from mm2.mirror.clients import MirrorClients, Side
 from mm2.mirror.ledgers import Ledgers
+from mm2.mirror.preparation import preparations
 from mm2.mirror.source_connector import MirrorSourceConnector
 from mm2.mirror.topic_limits import over_limit_message
 from mm2.sandbox.kafka import LocalKafka
@@ -83,6 +87,50 @@ def test_topics_are_created_with_their_configs_before_a_task_is_assigned_them(
             done.result(30)
         wait_until(lambda: f"{unique}-1" not in ",".join(assigned(connector)), 30, what="end of a deleted topic")
         assert partitions_of(kafka_b, f"A.{unique}-1") == 3, "nothing is ever deleted on the target"
+
+
+@pytest.mark.parametrize(
+    ("attack", "settings"),
+    [
+        ("checkpoints.internal", {}),
+        (
+            "mm2-configs.{0}.internal",
+            {"replication.policy.class": "IdentityReplicationPolicy", "replication.policy.separator": "_"},
+        ),
+        ("configs", {"replication.policy.separator": "-", "topics.exclude": "nothing"}),
+    ],
+)
+def test_a_client_of_the_source_cannot_write_the_topics_of_the_flow_or_of_its_worker(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, attack: str, settings: dict[str, str]
+) -> None:
+    """Given a topic on the source whose remote topic is one that the flow or its worker uses; validates that it is neither
+    assigned nor configured, and that the flow names it.
+    """
+    alias, attack, separator = unique, attack.format(unique), settings.get("replication.policy.separator", ".")
+    internal = attack if "replication.policy.class" in settings else f"{alias}{separator}{attack}"
+    create(kafka_b, internal, 1, {"cleanup.policy": "compact"})
+    create(kafka_a, attack, 2, {"cleanup.policy": "delete"})
+    own = {"source.cluster.alias": alias, "topics": f"{unique}.*,{attack}", "topics.exclude": "nothing", **settings}
+    given = props(kafka_a, kafka_b, unique) | own
+    try:
+        with running(MirrorSourceConnector(), given, frozenset({f"{alias}-configs"})) as (connector, context):
+            for topic in (
+                f"{unique}-1",
+                f"{unique}-2",
+            ):  # the configs of the first are written before the second is found
+                create(kafka_a, topic)
+                wait_until(lambda topic=topic: f"{topic}-0" in ",".join(assigned(connector)), 60)  # type: ignore[misc]
+            assert attack not in ",".join(assigned(connector))
+            assert partitions_of(kafka_b, internal) == 1
+            assert config_of(kafka_b, internal, "cleanup.policy") == "compact"
+            with closing(MirrorClients(given, group=context.group_id).admin(Side.TARGET, "test")[0]) as cluster:
+                ledgers = Ledgers(MirrorClients(given, group=context.group_id), Admin(cluster))
+                wait_until(lambda: preparations(ledgers.own()), 60, what="a note about the topic")
+                noted = preparations(ledgers.own())
+        assert {tp.topic for tp in noted} == {attack}
+        assert internal in noted[TopicPartition(attack, 1)].reason
+    finally:
+        admin(kafka_a).delete_topics([attack])[attack].result(30)
 
 
 OWN = ("mm2-ledger.{0}.internal", "mm2-dead-letters.{0}.internal")

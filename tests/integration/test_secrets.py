@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import secrets
+import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -326,6 +327,25 @@ def test_no_secret_is_in_a_response_a_page_or_the_metrics(site: Site) -> None:
     assert shown["source.cluster.sasl.jaas.config"] == "[hidden]"
     assert shown["target.cluster.ssl.key.password"] == "${env:HUSH_KEY}"
     assert shown["source.cluster.bootstrap.servers"] == site.broker.address("LOGIN")
+
+
+def test_an_admin_of_rest_cannot_have_a_secret_sent_to_another_address(site: Site) -> None:
+    """The process knows the password that REST shows as hidden, and would authenticate with it at any address."""
+    with socket.create_server(("127.0.0.1", 0)) as trap:
+        trap.settimeout(3)
+        address = f"127.0.0.1:{trap.getsockname()[1]}"
+        for name, key in (
+            ("MirrorSourceConnector", "source.admin.bootstrap.servers"),
+            ("MirrorSourceConnector", "source.cluster.bootstrap.servers"),
+            ("f", "producer.override.bootstrap.servers"),
+        ):
+            before = site.ask("GET", f"{FLOW}/connectors/{name}/config").json()
+            refused_ = site.ask("PATCH", f"{FLOW}/connectors/{name}/config", json={key: address})
+            assert refused_.status_code == 400, refused_.text
+            assert key in refused_.json()["message"]
+            assert site.ask("GET", f"{FLOW}/connectors/{name}/config").json() == before
+        with pytest.raises(TimeoutError):
+            trap.accept()
 
 
 def test_no_secret_is_in_a_topic_except_plain_ones_in_the_config_topic(site: Site) -> None:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 import ssl
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import httpx
 import pytest
 
+from mm2.connect.request_signing import SessionKey
+from mm2.connect.rest.access.roles import Kind, Principal, Role
+from mm2.connect.rest.access.vouchers import voucher_headers
 from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.ports import free_ports
-from tests.integration.copy_flow import create
+from tests.integration.copy_flow import create, read
 from tests.support.access import token_header
 from tests.support.certificates import PASSWORD, Issued, issue
 from tests.support.waiting import wait_until
@@ -144,7 +150,11 @@ def test_a13_workers_reach_each_other_over_tls(
     with worker("leader", leader_scheme) as leader, worker("follower", follower_scheme) as follower:
         wait_until(lambda: follows(follower), 60, detail=follower.tail)
         created = follower.rest.http.post("/connectors", json={"name": "x", "config": counting(unique)})
-        assert created.status_code == 201, created.text + leader.tail()
+        if (leader_scheme, follower_scheme) == ("http", "https"):
+            assert created.status_code == 409, created.text + leader.tail()
+            assert "uses no TLS, and this worker does" in created.json()["message"]
+        else:
+            assert created.status_code == 201, created.text + leader.tail()
 
 
 def trust(folder: Path, authority: Issued) -> Path:
@@ -178,12 +188,12 @@ def audited(worker: DistributedWorker) -> list[dict[str, str]]:
     return [line for line in lines if line["result"] == "done"]
 
 
-def test_a13_a_worker_vouches_for_a_client_that_the_leader_does_not_know(
+def test_a13_with_a_secret_of_the_workers_one_vouches_for_a_client_that_the_leader_does_not_know(
     broker: LocalKafka, unique: str, folder: Path
 ) -> None:
-    """The token of one worker is unknown to the others; the leader trusts the signature of the group."""
     create(broker, unique)
-    props = distributed_props(broker.bootstrap, unique) | {"rest.unauthenticated.access": "none"}
+    secret = {"rest.inter.worker.secret": "s" * 32}
+    props = distributed_props(broker.bootstrap, unique) | {"rest.unauthenticated.access": "none"} | secret
     leader, follower = DistributedWorker(folder / "leader", props), DistributedWorker(folder / "follower", props)
     with leader, follower:
         assert follower.rest.http.get("/connectors").status_code == 401
@@ -194,6 +204,89 @@ def test_a13_a_worker_vouches_for_a_client_that_the_leader_does_not_know(
         follower.rest.await_running("x", 1)
         # The audit log of the leader names the client.
         wait_until(lambda: any(line["kind"] == "local" for line in audited(leader)), 20, detail=leader.tail)
+
+
+def test_a13_what_the_config_topic_contains_authenticates_no_client(
+    broker: LocalKafka, unique: str, folder: Path
+) -> None:
+    """Given a client that may read the config topic, and so knows the session key; validates that its voucher is worth nothing,
+    and that the token of a process is valid at this process only.
+    """
+    create(broker, unique)
+    props = distributed_props(broker.bootstrap, unique) | {"rest.unauthenticated.access": "none"}
+    leader, follower = DistributedWorker(folder / "leader", props), DistributedWorker(folder / "follower", props)
+    with leader, follower:
+        wait_until(lambda: follows(follower), 60, detail=follower.tail)
+        keys = [r.value for r in read(broker, f"{unique}-configs") if r.key == b"session-key" and r.value]
+        known = SessionKey.from_json(json.loads(keys[-1]))
+        someone = Principal("local", Kind.LOCAL)
+        for worker in (leader, follower):
+            url = f"http://{worker.worker_id}"
+            forged = voucher_headers(known, someone, Role.ADMIN, url, "GET", "/connectors", b"")
+            assert worker.rest.http.get("/connectors", headers=forged).status_code == 401
+        config = {"name": "x", "config": counting(unique)}
+        refused = follower.rest.http.post("/connectors", json=config, headers=token_header(follower.port))
+        assert refused.status_code == 403, refused.text
+        assert f"The worker at http://{leader.worker_id}" in refused.json()["message"]
+        accepted = leader.rest.http.post("/connectors", json=config, headers=token_header(leader.port))
+        assert accepted.status_code == 201, accepted.text
+
+
+class Trap(BaseHTTPRequestHandler):
+    """A process whose URL a member of the Connect group advertises; it asks ``worker`` what it cannot answer itself."""
+
+    worker: ClassVar[str] = ""
+    seen: ClassVar[list[tuple[str, dict[str, str], bytes]]] = []
+
+    def answer(self) -> None:
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        body = self.rfile.read(int(headers.get("content-length", 0)))
+        self.seen.append((self.command, headers, body))
+        found = httpx.get(f"{self.worker}{self.path}", headers={"X-Mm2-Challenge": headers.get("x-mm2-challenge", "")})
+        self.send_response(200)
+        self.send_header("X-Mm2-Proof", found.headers.get("X-Mm2-Proof", ""))
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    do_GET = answer  # noqa: N815 - named by the base class
+    do_POST = answer  # noqa: N815
+
+
+def test_a13_a_process_that_does_not_prove_itself_gets_no_credentials(
+    broker: LocalKafka, unique: str, folder: Path
+) -> None:
+    """Given a leader whose address in the group is that of another process, which relays the challenge to a real worker."""
+    create(broker, unique)
+    (folder / "credentials").write_text("u=p\n")
+    (folder / "login.conf").write_text(
+        f'KafkaConnect {{ PropertyFileLoginModule required file="{folder}/credentials"; }};'
+    )
+    props = distributed_props(broker.bootstrap, unique) | {
+        "rest.extension.classes": "BasicAuthSecurityRestExtension",
+        "java.security.auth.login.config": str(folder / "login.conf"),
+        "rest.unauthenticated.access": "none",
+    }
+    trap = ThreadingHTTPServer((HOST, 0), Trap)
+    threading.Thread(target=trap.serve_forever, daemon=True).start()
+    advertised = {"rest.advertised.host.name": HOST, "rest.advertised.port": str(trap.server_port)}
+    leader = DistributedWorker(folder / "leader", props | advertised)
+    follower = DistributedWorker(folder / "follower", props)
+    follower.rest.http.auth = ("u", "p")
+    Trap.seen.clear()
+    Trap.worker = f"http://{HOST}:{follower.port}"
+    try:
+        with leader, follower:
+            wait_until(lambda: follows(follower), 60, detail=follower.tail)
+            config = {**counting(unique), "database.password": "hunter2"}
+            refused = follower.rest.http.post("/connectors", json={"name": "x", "config": config})
+            assert refused.status_code == 409, refused.text
+            assert "has not proved that it has the session key of the group" in refused.json()["message"]
+    finally:
+        trap.shutdown()
+        trap.server_close()
+    assert [(method, body) for method, _, body in Trap.seen] == [("GET", b"")]
+    assert "authorization" not in Trap.seen[0][1]
 
 
 def test_a13_a_request_is_not_forwarded_twice(broker: LocalKafka, unique: str, folder: Path) -> None:

@@ -31,6 +31,10 @@ class ConnectorContext(Protocol):
     def group_id(self) -> str:
         """``group.id`` of the worker; "" in standalone mode."""
 
+    @property
+    def worker_topics(self) -> frozenset[str]:
+        """The topics in which the worker keeps configurations, offsets and statuses; none in standalone mode."""
+
     def request_task_reconfiguration(self) -> None:
         """Request another call of ``task_configs``; tasks restart only if the result has changed."""
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import structlog
 
-from mm2.config.withheld_logs import is_withheld
+from mm2.config.withheld_logs import AUDIT, is_withheld
 from mm2.connect.errors import NotFound
 from mm2.connect.herder.answers import LoggerLevel
 
@@ -61,15 +61,19 @@ class Loggers:
         """Set the level of a logger and of all loggers whose names begin with its name; returns them, sorted.
 
         The logger is created when it does not exist; "root" means all. Loggers of libraries that log
-        secrets (`mm2.config.withheld_logs`) get WARN instead of a finer level. Raises NotFound for an unknown level.
+        secrets (`mm2.config.withheld_logs`) get WARN instead of a finer level. The audit log keeps the level that the process
+        was started with. Raises NotFound for an unknown level.
         """
         number = require_level(level)
         log.info("log level changes", namespace=namespace, level=level.upper())
+        audit = logging.getLogger(AUDIT)
+        audit.setLevel(audit.getEffectiveLevel())  # it does not inherit what is set now
         if namespace.lower() == ROOT:
             affected = _all()
         else:
             logging.getLogger(namespace)
             affected = [logger for logger in _all() if logger.name.startswith(namespace)]
+        affected = [logger for logger in affected if logger is not audit]
         now_ms = time.time_ns() // 1_000_000
         with self._lock:
             for logger in affected:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import hmac
 import json
 import urllib.parse
 import weakref
@@ -21,13 +22,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mm2.config.configdef import ConfigException
+from mm2.config.rest_keys import WORKER_SECRET_KEY
 from mm2.connect.errors import RequestTarget, RequestTimedOut
 from mm2.connect.herder.answers import HealthInfo
 from mm2.connect.herder.interface import Herder, timed_out
 from mm2.connect.herder.request_queue import StagedFuture
-from mm2.connect.request_signing import ALGORITHM_HEADER, SIGNATURE_HEADER
+from mm2.connect.request_signing import ALGORITHM_HEADER, SIGNATURE_HEADER, SessionKey
 from mm2.connect.rest.access.authenticators import is_local_token
 from mm2.connect.rest.access.control import Access
+from mm2.connect.rest.access.roles import Kind, Role
+from mm2.connect.rest.access.vouchers import CHALLENGE_HEADER, PROOF_HEADER, new_challenge, proof
 from mm2.connect.rest.failures import SERVER_ERROR, JsonAnswer, RestFailure
 from mm2.connect.rest.paths import path_of
 from mm2.connect.rest.request_values import java_bool
@@ -35,15 +39,21 @@ from mm2.connect.tls import client_context
 
 log = structlog.get_logger(__name__)
 
-#: Headers of the caller that are forwarded. The signature covers exactly the bytes that are forwarded. The token of this
-#: process is not: the other worker cannot verify it, and it would leave the machine.
-PASSED_ON: Final = ("authorization", SIGNATURE_HEADER.lower(), ALGORITHM_HEADER.lower())
+#: The credentials of the caller. The token of this process is not forwarded: the other worker cannot verify it, and it would
+#: leave the machine.
+_CREDENTIALS: Final = "authorization"
+#: Headers of the caller that are forwarded. The signature covers exactly the bytes that are forwarded.
+PASSED_ON: Final = (_CREDENTIALS, SIGNATURE_HEADER.lower(), ALGORITHM_HEADER.lower())
+_HTTPS: Final = "https:"
+_FORBIDDEN: Final = 403
 _CONFLICT: Final = 409
 _NO_CONTENT: Final = 204
 #: Added to the other worker's own time limit.
 _GRACE_S: Final = 10.0
 #: Of another worker's response; the largest is an offsets list of two million partitions.
 _MOST_BYTES: Final = 256 << 20
+#: Of the response to a challenge. A worker of Java answers with what the path has, which may be any list.
+_PROOF_BYTES: Final = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -73,13 +83,32 @@ class RestClient:
             **{name: headers[name] for name in PASSED_ON if name in headers and not is_local_token(headers[name])},
             **(voucher or {}),
         }
-        limit_s = self._timeout_s + _GRACE_S
+        response, content = await self._exchange(method, url, sent, body)
+        return _understood(response, content)
+
+    async def proves(self, base: str, path: str, key: SessionKey) -> bool:
+        """Whether the process at the URL ``base`` is a worker that advertises it and holds ``key``. Sends a challenge and nothing else.
+
+        Raises RestFailure: 409 if it is unreachable, else 500.
+        """
+        challenge = new_challenge()
+        sent = {"User-Agent": "kafka-connect", "Accept-Encoding": "identity", CHALLENGE_HEADER: challenge}
+        response, _ = await self._exchange("GET", f"{base.rstrip('/')}{path}", sent, b"", most_bytes=_PROOF_BYTES)
+        return hmac.compare_digest(
+            response.headers.get(PROOF_HEADER, "").encode(), proof(key, base, challenge).encode()
+        )
+
+    async def _exchange(
+        self, method: str, url: str, sent: Mapping[str, str], body: bytes, *, most_bytes: int | None = None
+    ) -> tuple[httpx.Response, bytes]:
+        """The response and its body. Raises RestFailure."""
+        limit_s, most_bytes = self._timeout_s + _GRACE_S, most_bytes or _MOST_BYTES
         content = bytearray()
         try:
             async with (
                 asyncio.timeout(limit_s),  # that of httpx is for a single read
                 httpx.AsyncClient(
-                    verify=client_context(self._props) if url.startswith("https:") else False,
+                    verify=client_context(self._props) if url.startswith(_HTTPS) else False,
                     timeout=limit_s,
                     follow_redirects=False,
                     trust_env=False,
@@ -88,8 +117,8 @@ class RestClient:
             ):
                 async for chunk in response.aiter_raw():
                     content += chunk
-                    if len(content) > _MOST_BYTES:
-                        raise _failed(f"the response has more than {_MOST_BYTES} bytes")
+                    if len(content) > most_bytes:
+                        raise _failed(f"the response has more than {most_bytes} bytes")
         except TimeoutError as error:
             log.warning("request not forwarded, no complete response in time", url=url)
             raise _failed(f"no complete response within {limit_s:g} s") from error
@@ -104,7 +133,7 @@ class RestClient:
             log.exception("request could not be forwarded", url=url)
             message = str(error) or type(error).__name__
             raise _failed(message) from error
-        return _understood(response, bytes(content))
+        return response, bytes(content)
 
 
 def _failed(reason: str) -> RestFailure:
@@ -212,12 +241,51 @@ class Requests:
                     "Cannot complete request momentarily due to no known leader URL, likely because a rebalance was "
                     "underway.",
                 ) from elsewhere
-            url = forwarded_url(str(elsewhere.forward_url), request.scope, recursive=forward is None)
-            log.debug("forwarding request", method=request.method, url=url)
-            body = await request.body()
-            access, target = Access.of(request.scope), httpx.URL(url).raw_path.decode("ascii")
-            voucher = access.voucher(path_of(request.scope), str(elsewhere.forward_url), request.method, target, body)
-            return await self._client.request(request.method, url, request.headers, body, voucher)
+            return await self._forward(request, str(elsewhere.forward_url), recursive=forward is None)
+
+    async def _forward(self, request: Request, base: str, *, recursive: bool) -> RemoteAnswer:
+        """Forward a request to the worker at the URL ``base``, which the group names. Raises RestFailure.
+
+        Any client with READ on the group can name a URL. So a worker proves itself before it gets credentials or a body.
+        """
+        access, headers = Access.of(request.scope), dict(request.headers)
+        is_proved = await self._is_proved(
+            access, base, request.scope["raw_path"].decode("latin-1"), path_of(request.scope)
+        )
+        if not is_proved:
+            headers.pop(_CREDENTIALS, None)
+            if not access.is_anonymous or access.role is Role.NONE:
+                raise RestFailure(
+                    _CONFLICT,
+                    f"Cannot complete request because the worker at {base}, which must handle it, has not proved that it has the "
+                    "session key of the group. Send the request to that worker. Workers that run Java cannot prove it.",
+                )
+        url = forwarded_url(base, request.scope, recursive=recursive)
+        body = await request.body()
+        voucher = (
+            access.voucher(base, request.method, httpx.URL(url).raw_path.decode("ascii"), body) if is_proved else None
+        )
+        if voucher is None and not _can_be_verified(access, headers, base):
+            kind = "session" if access.is_session else access.principal.kind
+            raise RestFailure(
+                _FORBIDDEN,
+                f"The worker at {base} must handle this request, and cannot verify credentials of the kind {kind}, which are valid "
+                f"for this process only. Send the request to that worker, or set {WORKER_SECRET_KEY} in the files of all workers.",
+            )
+        log.debug("forwarding request", method=request.method, url=url)
+        return await self._client.request(request.method, url, headers, body, voucher)
+
+    async def _is_proved(self, access: Access, base: str, raw_path: str, path: str) -> bool:
+        """Whether the worker at ``base`` belongs to this one. Raises RestFailure, also for http if this worker uses https."""
+        control = access.control
+        if control is not None and control.own_url.startswith(_HTTPS) and not base.startswith(_HTTPS):
+            raise RestFailure(
+                _CONFLICT,
+                f"Cannot complete request because the worker at {base}, which must handle it, uses no TLS, and this worker does. "
+                "Send the request to that worker.",
+            )
+        key = None if control is None else control.proof_key(path)
+        return key is not None and await self._client.proves(base, raw_path, key)
 
     async def _outcome(self, future: Future[T], timeout_s: float | None = None) -> T:
         # Not asyncio.wrap_future: on a timeout it cancels the herder's future.
@@ -236,6 +304,19 @@ class Requests:
         except TimeoutError:
             raise timed_out(future) from None
         return future.result()
+
+
+def _can_be_verified(access: Access, headers: Mapping[str, str], base: str) -> bool:
+    """Whether the worker at ``base`` can authenticate the client of a request, or needs not."""
+    if access.is_anonymous:
+        return True
+    if access.is_session:
+        return False
+    if access.principal.kind is Kind.CERTIFICATE:
+        # As in Java: the other worker verifies the certificate of this one, which has checked the role of the client.
+        return base.startswith(_HTTPS)
+    credentials = headers.get(_CREDENTIALS, "")
+    return bool(credentials) and not is_local_token(credentials)
 
 
 def forwarded_url(base: str, scope: Mapping[str, Any], *, recursive: bool) -> str:

@@ -99,8 +99,10 @@ class _Context:
         request_reconfiguration: Callable[[], None],
         stored_task_configs: StoredTaskConfigs,
         group_id: str,
+        worker_topics: frozenset[str],
     ) -> None:
         self.group_id = group_id
+        self.worker_topics = worker_topics
         self._worker_connector = worker_connector
         self._request_reconfiguration = request_reconfiguration
         self._stored_task_configs = stored_task_configs
@@ -136,12 +138,13 @@ class WorkerConnector:
         as_plugin: Callable[[], AbstractContextManager[None]] = nullcontext,
         *,
         group_id: str = "",
+        worker_topics: frozenset[str] = frozenset(),
     ) -> None:
         self.name = name
         self.props = dict(props)
         self._new_connector = new_connector
         self._listener = listener
-        self._context = _Context(self, request_reconfiguration, stored_task_configs, group_id)
+        self._context = _Context(self, request_reconfiguration, stored_task_configs, group_id, worker_topics)
         self._log_context = dict(log_context)
         self._as_plugin = as_plugin
         self._changed = threading.Condition()

@@ -14,7 +14,7 @@ import structlog
 from mm2.config.key_effects import check_effects, connector_uses
 from mm2.config.provider_values import ProviderValues
 from mm2.config.providers import ConfigTransformer, ConfigTransformerResult, references
-from mm2.config.worker_keys import WorkerConfig
+from mm2.config.worker_keys import WorkerConfig, storage_topics
 from mm2.connect.api import ConnectError, Connector, Task
 from mm2.connect.override_policies import POLICY_KEY, ConnectorClientConfigOverridePolicy
 from mm2.connect.plugins import Plugins
@@ -272,6 +272,7 @@ class Worker:
                 self.log_context,
                 lambda: self.plugins.swap(loader),
                 group_id=self._group_id,
+                worker_topics=storage_topics(self._props),
             )
             with self._lock:
                 if name in self._connectors:

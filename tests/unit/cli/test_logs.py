@@ -11,8 +11,10 @@ import pytest
 import structlog
 
 from mm2.cli.logs import configure_logging
-from mm2.config.withheld_logs import WITHHELD
+from mm2.config.withheld_logs import AUDIT, WITHHELD
 from mm2.connect.herder.loggers import Loggers
+from mm2.connect.rest.access.audit import changed
+from mm2.connect.rest.access.roles import Kind, Principal, Role
 
 
 @pytest.fixture
@@ -57,6 +59,22 @@ def test_libraries_that_log_secrets_log_warnings_only_at_any_level(out: io.Strin
     finally:
         for logger, level in before.items():
             logger.setLevel(level)
+
+
+@pytest.mark.parametrize("namespace", ["root", "mm2", "mm2.audit"])
+def test_the_audit_log_cannot_be_switched_off_through_rest(out: io.StringIO, namespace: str) -> None:
+    """An operator may set log levels, and must not hide what it does."""
+    loggers = [one for one in logging.root.manager.loggerDict.values() if isinstance(one, logging.Logger)]
+    before = {logger: logger.level for logger in (logging.root, *loggers)}
+    try:
+        assert AUDIT not in Loggers().set_level(namespace, "OFF")
+        events(out)
+        changed(Principal("ann", Kind.PASSWORD), Role.OPERATOR, "PUT", "/admin/loggers/root", 200)
+        assert events(out) == ["request"]
+    finally:
+        for logger, level in before.items():
+            logger.setLevel(level)
+        logging.getLogger(AUDIT).setLevel(before.get(logging.getLogger(AUDIT), logging.NOTSET))
 
 
 def test_a_level_set_through_rest_applies_to_log_lines(out: io.StringIO) -> None:

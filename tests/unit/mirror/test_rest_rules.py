@@ -35,3 +35,31 @@ def test_a_provider_without_a_limit_is_used_by_the_properties_file_only() -> Non
     rules(key=secret).check(NAME, {"key": secret, "other": "${env:MM2_PASSWORD}"})
     with pytest.raises(BadRequest, match=r"set config\.providers\.file\.param\.allowed\.paths"):
         rules(key=secret).check(NAME, {"other": secret})
+
+
+ADDRESS = {"source.cluster.bootstrap.servers": "a:9092", "source.cluster.security.protocol": "SASL_SSL", "topics": "x"}
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        {"source.admin.bootstrap.servers": "evil:9092"},
+        {"source.cluster.bootstrap.servers": "evil:9092"},
+        {"source.cluster.security.protocol": None},
+        {"producer.override.sasl.login.class": "my.Login"},
+        {"source.consumer.ssl.truststore.certificates": "-----BEGIN"},
+        {"source.cluster.sasl.oauthbearer.token.endpoint.url": "https://evil"},
+        {"value.converter.schema.registry.url": "https://evil"},
+        {"spark.master": "spark://evil:7077"},
+    ],
+)
+def test_how_the_clusters_of_the_file_are_reached_is_set_in_the_file_only(patch: dict[str, str | None]) -> None:
+    with pytest.raises(BadRequest, match="is a connector of the properties file"):
+        rules(**ADDRESS).check(NAME, patch)
+    rules(**ADDRESS).check(NAME, {**ADDRESS, "topics": "y"}, is_whole=True)
+    with pytest.raises(BadRequest, match=r"source\.cluster\.security\.protocol of MirrorSourceConnector cannot"):
+        rules(**ADDRESS).check(NAME, {"source.cluster.bootstrap.servers": "a:9092"}, is_whole=True)
+
+
+def test_a_connector_that_rest_has_created_has_its_own_addresses() -> None:
+    rules(**ADDRESS).check("another", {"source.cluster.bootstrap.servers": "c:9092"})

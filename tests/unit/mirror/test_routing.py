@@ -200,7 +200,7 @@ def test_a_topic_that_has_been_copied_there_remains(copied_to: dict[str, str], r
 def test_internal_topics_are_no_remote_topics(internal: str) -> None:
     found = selection(router(r"A\.orders", internal)).unroutable(["orders", "people"], none_copied)
     assert list(found) == ["orders"]
-    assert f"name the internal topic {internal}" in found["orders"]
+    assert f"its remote topic would be the internal topic {internal};" in found["orders"]
 
 
 def test_acls_of_routed_topics_name_each_topic() -> None:

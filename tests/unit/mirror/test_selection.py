@@ -3,6 +3,7 @@ import pytest
 from mm2.mirror.filters import DefaultTopicFilter
 from mm2.mirror.policy import DefaultReplicationPolicy, IdentityReplicationPolicy, ReplicationPolicy
 from mm2.mirror.selection import TopicSelection
+from mm2.mirror.source_connector import MirrorSourceConnector, topic_selection
 from mm2.mirror.translator import Translator
 
 
@@ -80,6 +81,82 @@ def test_our_own_topics_are_internal_to_every_mirrormaker(topic: str) -> None:
     everything.configure({"topics.exclude": ""})
     assert not TopicSelection(underscored, everything, "A", "B").should_replicate(topic)
     assert not selection(exclude="").should_replicate(topic)
+
+
+@pytest.mark.parametrize(
+    ("topic", "policy", "alias"),
+    [
+        ("checkpoints.internal", {}, "A"),
+        ("mm2-configs.A.internal", {"replication.policy.class": "IdentityReplicationPolicy"}, "A"),
+        (
+            "mm2-configs.A.internal",
+            {"replication.policy.class": "IdentityReplicationPolicy", "replication.policy.separator": "_"},
+            "A",
+        ),
+        (
+            "mm2-offset-syncs.A.internal",
+            {"replication.policy.class": "IdentityReplicationPolicy", "replication.policy.separator": "_"},
+            "A",
+        ),
+        ("ledger.A.internal", {"replication.policy.separator": "-"}, "mm2"),
+        ("configs.C.internal", {"replication.policy.separator": "-"}, "mm2"),
+        ("configs", {"replication.policy.separator": "-"}, "connect"),
+        (
+            "my-offsets",
+            {"replication.policy.class": "IdentityReplicationPolicy", "replication.policy.separator": "_"},
+            "A",
+        ),
+        ("my-letters", {"replication.policy.class": "IdentityReplicationPolicy"}, "A"),
+        ("own-offsets", {"replication.policy.class": "IdentityReplicationPolicy"}, "A"),
+        ("kept", {"replication.policy.class": "IdentityReplicationPolicy"}, "A"),
+        ("_consumer_offsets", {"replication.policy.separator": "_"}, ""),
+        (
+            "orders",
+            {
+                "transforms": "r",
+                "transforms.r.type": "RegexRouter",
+                "transforms.r.regex": r"A\.orders",
+                "transforms.r.replacement": "A.heartbeats",
+            },
+            "A",
+        ),
+    ],
+)
+def test_no_topic_is_copied_into_one_that_the_flow_or_its_worker_uses(
+    topic: str, policy: dict[str, str], alias: str
+) -> None:
+    """A client that may create topics on the source chooses their names."""
+    props = {
+        "source.cluster.alias": alias,
+        "target.cluster.alias": "B",
+        "topics.exclude": "nothing",
+        "dead.letter.topic": "my-letters",
+        "offsets.storage.topic": "own-offsets",
+        "target.cluster.status.storage.topic": "kept",
+        **policy,
+    }
+    chosen = topic_selection(props, frozenset({"connect-configs", "my-offsets"}))
+    assert not chosen.should_replicate(topic)
+    if chosen.is_selected(topic):
+        (message,) = chosen.unroutable([topic, "people"], dict).values()
+        assert f"its remote topic would be the internal topic {chosen.remote(topic)};" in message
+    assert chosen.should_replicate("people")
+    assert chosen.should_replicate("heartbeats")
+
+
+def test_the_connector_refuses_the_name_of_such_a_topic() -> None:
+    props = {
+        "name": "m",
+        "connector.class": "MirrorSourceConnector",
+        "source.cluster.alias": "A",
+        "source.cluster.bootstrap.servers": "127.0.0.1:1",
+        "target.cluster.bootstrap.servers": "127.0.0.1:1",
+    }
+    connector = MirrorSourceConnector()
+    assert connector.validate({**props, "topics": "orders, check.*"}) == []
+    ((key, message),) = connector.validate({**props, "topics": "orders, checkpoints.internal"})
+    assert key == "topics"
+    assert "A.checkpoints.internal" in message
 
 
 def test_identity_detects_only_cycles_of_heartbeats() -> None:

@@ -96,3 +96,46 @@ def test_hidden_values_cannot_be_put_without_a_stored_value(process: Process) ->
         status, body = process.ask("PUT", f"/a/b/connectors/{name}/config", config)
         assert (status, body["message"].startswith(f"{key} holds [hidden]")) == (400, True)
     assert process.herder.configs == {"c": CONFIG}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"source.admin.bootstrap.servers": "evil:9092"},
+        {"source.cluster.sasl.mechanism": "PLAIN"},
+        {"source.cluster.sasl.oauthbearer.token.endpoint.url": "https://evil.example/"},
+        {"target.cluster.bootstrap.servers": "evil:9092"},
+        {"producer.override.bootstrap.servers": "evil:9092"},
+        {"database.url": "jdbc:evil"},
+    ],
+)
+def test_a_stored_secret_is_not_sent_to_an_address_of_the_client(process: Process, change: dict[str, str]) -> None:
+    for method, config in (("PATCH", change), ("PUT", {**SHOWN, **change})):
+        status, body = process.ask(method, "/a/b/connectors/c/config", config)
+        assert (status, body["message"].startswith(f"{next(iter(change))} decides where secrets are sent")) == (
+            400,
+            True,
+        ), body
+    assert process.herder.configs == {"c": CONFIG}
+
+
+def test_with_the_secrets_again_an_address_may_be_changed(process: Process) -> None:
+    change = {
+        "source.cluster.bootstrap.servers": "other:9092",
+        "source.cluster.sasl.jaas.config": JAAS,
+        "source.cluster.sasl.oauthbearer.token.endpoint.url": "https://client:known@tokens.example/token",
+        "producer.override.ssl.key.password": "hunter4",
+        "my.filter.token": "hunter5",
+    }
+    assert process.ask("PATCH", "/a/b/connectors/c/config", change)[0] == 200
+    assert process.herder.configs["c"] == {**CONFIG, **change}
+
+
+def test_the_query_of_a_url_is_hidden(process: Process) -> None:
+    key = "source.cluster.sasl.oauthbearer.token.endpoint.url"
+    process.herder.configs["c"] = {
+        "name": "c",
+        "connector.class": CONFIG["connector.class"],
+        key: "https://t/x?key=hunter6",
+    }
+    assert process.ask("GET", "/a/b/connectors/c/config")[1][key] == "https://t/x?[hidden]"

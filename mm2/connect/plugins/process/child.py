@@ -45,6 +45,10 @@ class _ConnectorContext:
     def group_id(self) -> str:
         return str(self._peer.call("group_id"))
 
+    @functools.cached_property
+    def worker_topics(self) -> frozenset[str]:
+        return frozenset(self._peer.call("worker_topics"))
+
     def stored_task_configs(self) -> list[dict[str, str]]:
         found: list[dict[str, str]] = self._peer.call("stored_task_configs")
         return found

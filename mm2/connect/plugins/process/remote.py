@@ -231,6 +231,8 @@ class _RemoteConnector(_Remote, Connector):
                 return self.context.request_task_reconfiguration()
             case "group_id":
                 return self.context.group_id
+            case "worker_topics":
+                return sorted(self.context.worker_topics)
             case "stored_task_configs":
                 return self.context.stored_task_configs()
             case "raise_error":

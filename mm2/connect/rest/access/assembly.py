@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from mm2.config.configdef import ConfigException
+from mm2.config.rest_keys import WORKER_SECRET_KEY
+from mm2.connect.request_signing import SessionKey
 from mm2.connect.rest import local_processes
 from mm2.connect.rest.access.authenticators import CertificateAuthenticator, LocalToken, new_token
 from mm2.connect.rest.access.oidc_settings import OidcSettings
@@ -19,6 +22,9 @@ if TYPE_CHECKING:
     from mm2.connect.rest.binding import Binding
     from mm2.connect.rest.extensions import ConnectRestExtension
     from mm2.connect.rest.settings import RestSettings
+
+
+_LEAST_SECRET: Final = 32
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,7 @@ def check_access(props: Mapping[str, str]) -> None:
     """Raises ConfigException for settings that `access_control` would reject."""
     RoleMap.of(props)
     OidcSettings.of(props)
+    _worker_key(props)
 
 
 def access_control(
@@ -69,4 +76,20 @@ def access_control(
     if not logins or roles.names_certificates:
         authenticators.append(CertificateAuthenticator())
     websockets = WebSockets(max(1, settings.limits.max_connections // SHARE))
-    return AccessControl(authenticators, roles, sessions, session_key, own_url=local.url, websockets=websockets)
+    return AccessControl(
+        authenticators,
+        roles,
+        sessions,
+        session_key,
+        own_url=local.url,
+        worker_key=_worker_key(settings.props),
+        websockets=websockets,
+    )
+
+
+def _worker_key(props: Mapping[str, str]) -> SessionKey | None:
+    """The workers' own secret. Raises ConfigException for one that can be guessed."""
+    secret = props.get(WORKER_SECRET_KEY, "")
+    if secret and len(secret) < _LEAST_SECRET:
+        raise ConfigException(WORKER_SECRET_KEY, "[hidden]", f"it must have at least {_LEAST_SECRET} characters")
+    return SessionKey(secret.encode(), "HmacSHA256", 0) if secret else None

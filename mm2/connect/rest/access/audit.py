@@ -9,9 +9,10 @@ from typing import Final
 
 import structlog
 
+from mm2.config.withheld_logs import AUDIT
 from mm2.connect.rest.access.roles import Principal, Role
 
-LOGGER: Final = "mm2.audit"
+LOGGER: Final = AUDIT
 _MAX_NAME: Final = 200
 _SUCCESS: Final = range(200, 400)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +32,15 @@ from mm2.connect.rest.access.roles import (
     WrongCredentials,
 )
 from mm2.connect.rest.access.sessions import Sessions, WebSockets
-from mm2.connect.rest.access.vouchers import Voucher, Vouchers, checked_receive, voucher_headers
+from mm2.connect.rest.access.vouchers import (
+    CHALLENGE_HEADER,
+    PROOF_HEADER,
+    Voucher,
+    Vouchers,
+    checked_receive,
+    proof,
+    voucher_headers,
+)
 from mm2.connect.rest.failures import RestFailure
 from mm2.connect.rest.paths import path_of, target_of
 
@@ -42,9 +51,9 @@ PEER_KEY: Final = "mm2.peer"
 PREFLIGHT_KEY: Final = "mm2.preflight"
 #: Methods that change nothing (RFC 9110, 9.2.1).
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
-_UNAUTHORIZED, _FORBIDDEN, _TOO_MANY = 401, 403, 429
+_NO_CONTENT, _UNAUTHORIZED, _FORBIDDEN, _TOO_MANY = 204, 401, 403, 429
 
-#: The session key for a path, by which another worker vouches for the client of a request that it forwards.
+#: The session key for a path, by which workers prove that they belong to the group.
 SessionKeyOf = Callable[[str], SessionKey | None]
 
 
@@ -109,15 +118,18 @@ class Access:
             None if self.control is None else self.control.challenge_headers,
         )
 
-    def voucher(self, key_path: str, to: str, method: str, target: str, body: bytes) -> dict[str, str]:
+    @property
+    def is_anonymous(self) -> bool:
+        """Whether the client was not authenticated."""
+        return self.principal == ANONYMOUS
+
+    def voucher(self, to: str, method: str, target: str, body: bytes) -> dict[str, str] | None:
         """Headers by which this worker vouches for the client towards the one that advertises the URL ``to``.
 
-        None without a session key.
+        None without a secret of the workers.
         """
-        key = None if self.control is None else self.control.session_key(key_path)
-        if key is None:
-            return {}
-        return voucher_headers(key, self.principal, self.role, to, method, target, body)
+        key = None if self.control is None else self.control.worker_key
+        return None if key is None else voucher_headers(key, self.principal, self.role, to, method, target, body)
 
 
 class AccessControl:
@@ -134,14 +146,17 @@ class AccessControl:
         session_key: SessionKeyOf = lambda _path: None,
         *,
         own_url: str = "",
+        worker_key: SessionKey | None = None,
         websockets: WebSockets | None = None,
         epoch_s: Callable[[], float] = time.time,
     ) -> None:
-        """``own_url``: see Vouchers. ``websockets``: without a limit by default."""
+        """``own_url``: see Vouchers. ``worker_key``: the workers' own secret. ``websockets``: without a limit by default."""
         self._authenticators = tuple(authenticators)
         self._roles = roles
         self.sessions = sessions
-        self.session_key = session_key
+        self._session_key = session_key
+        self.worker_key = worker_key
+        self.own_url = own_url
         self._vouchers = Vouchers(own_url)
         self._websockets = websockets or WebSockets()
         self._epoch_s = epoch_s
@@ -154,6 +169,9 @@ class AccessControl:
 
         async def authenticated(scope: Scope, receive: Receive, send: Send) -> None:
             headers = Headers(scope=scope)
+            if scope["type"] == "http" and (challenge := headers.get(CHALLENGE_HEADER)) is not None:
+                await self._proof(path_of(scope), challenge)(scope, receive, send)
+                return
             try:
                 access, voucher = await self._access(scope, headers)
             except WrongCredentials as error:
@@ -180,6 +198,17 @@ class AccessControl:
 
         return authenticated
 
+    def proof_key(self, path: str) -> SessionKey | None:
+        """The key by which workers prove to each other that they belong together; None if there is none."""
+        return self.worker_key or self._session_key(path)
+
+    def _proof(self, path: str, challenge: str) -> Response:
+        """The answer to the challenge of another worker. It does not show whether the path exists."""
+        key = self.proof_key(path)
+        if key is None or not self.own_url:
+            key = SessionKey(secrets.token_bytes(32), "HmacSHA256", 0)
+        return Response(status_code=_NO_CONTENT, headers={PROOF_HEADER: proof(key, self.own_url, challenge)})
+
     async def _in_session(self, access: Access, headers: Headers, call: Callable[[], Awaitable[object]]) -> None:
         """Run what would stay open after the end of the client's session, token or certificate."""
         if access.is_session:
@@ -191,9 +220,9 @@ class AccessControl:
                 await call()
 
     async def _access(self, scope: Scope, headers: Headers) -> tuple[Access, Voucher | None]:
-        voucher = self._vouchers.voucher_of(
-            headers, scope.get("method", ""), target_of(scope), lambda: self.session_key(path_of(scope))
-        )
+        key = self.worker_key
+        method = scope.get("method", "")
+        voucher = None if key is None else self._vouchers.voucher_of(headers, method, target_of(scope), key)
         if voucher is not None:
             role = min(voucher.role, self._roles.role_of(voucher.principal))
             return Access(voucher.principal, role, self), voucher

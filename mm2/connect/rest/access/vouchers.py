@@ -1,8 +1,13 @@
-"""Requests that a worker forwards for a client: the worker vouches for the client with the session key of the group.
+"""What workers prove to each other before they forward requests of clients.
 
-Another worker cannot verify a token or a certificate that the first worker has verified. The voucher contains the
-client, the worker that it is for, and what the request is: method, target, digest of the body, time. It is signed like
-other requests between workers (KIP-507), and accepted once; workers of Java ignore it.
+**Proofs.** The address of a leader comes from the Connect group, and a client with READ on the group can become its leader.
+So a worker first sends a challenge, and nothing else. The other worker signs it, together with the URL that it advertises,
+with the session key of the group (KIP-507), or with the workers' own secret.
+
+**Vouchers.** With a secret of their own (``rest.inter.worker.secret``), a worker also vouches for a client that another worker
+cannot authenticate: by a token of the process, a session or a certificate. The voucher contains the client, the worker that
+it is for, and what the request is: method, target, digest of the body, time. It is accepted once; workers of Java ignore it.
+The session key never authenticates a client: everyone who may read the config topic knows it.
 """
 
 from __future__ import annotations
@@ -30,9 +35,22 @@ SIGNATURE_HEADER: Final = "X-Mm2-Voucher-Signature"
 #: Time of both machines may differ by this much.
 _LIFE_S: Final = 120.0
 _CONTEXT: Final = b"mm2 voucher\n"
+CHALLENGE_HEADER: Final = "X-Mm2-Challenge"
+PROOF_HEADER: Final = "X-Mm2-Proof"
+_PROOF_CONTEXT: Final = b"mm2 proof\n"
 _FORBIDDEN, _CONFLICT, _UNAVAILABLE = 403, 409, 503
 #: A signature and its time take about 200 bytes. The next request is rejected.
 _MOST_USED: Final = 20_000
+
+
+def new_challenge() -> str:
+    """A random challenge for another worker."""
+    return secrets.token_urlsafe(32)
+
+
+def proof(key: SessionKey, url: str, challenge: str) -> str:
+    """The answer of the worker that advertises ``url``. Another process cannot use it: its URL differs."""
+    return base64.b64encode(sign(key.key, _PROOF_CONTEXT + f"{url.rstrip('/')}\n{challenge}".encode())).decode()
 
 
 @dataclass(frozen=True)
@@ -77,19 +95,14 @@ class Vouchers:
         #: Signatures of accepted vouchers with the times until which they are remembered, oldest first.
         self._used: OrderedDict[bytes, float] = OrderedDict()
 
-    def voucher_of(
-        self, headers: Headers, method: str, target: str, key: Callable[[], SessionKey | None]
-    ) -> Voucher | None:
+    def voucher_of(self, headers: Headers, method: str, target: str, key: SessionKey) -> Voucher | None:
         """The voucher of a request; None if it has none. Raises WrongCredentials, and RestFailure 409 or 503."""
         encoded, signature_text = headers.get(VOUCHER_HEADER), headers.get(SIGNATURE_HEADER)
         if encoded is None or signature_text is None:
             return None
-        found = key()
-        if found is None:
-            raise WrongCredentials("a request was forwarded, and this worker has no session key to verify it with")
         try:
             signature = base64.b64decode(signature_text, validate=True)
-            if not verify(found.key, _CONTEXT + encoded.encode(), signature):
+            if not verify(key.key, _CONTEXT + encoded.encode(), signature):
                 raise WrongCredentials("the signature of a forwarded request is not valid")
             content: Mapping[str, Any] = json.loads(base64.b64decode(encoded, validate=True))
             principal = Principal(content["name"], Kind(content["kind"]), frozenset(content["groups"]))

@@ -34,10 +34,13 @@ from mm2.connect.rest.access.roles import (
 )
 from mm2.connect.rest.access.sessions import CODE_LIFE_S, SESSION_LIFE_S, Sessions, WebSockets
 from mm2.connect.rest.access.vouchers import (
+    CHALLENGE_HEADER,
+    PROOF_HEADER,
     SIGNATURE_HEADER,
     VOUCHER_HEADER,
     Voucher,
     Vouchers,
+    proof,
     voucher_headers,
 )
 from mm2.connect.rest.basic_auth import Allowance, Credentials, FailureThrottle, PasswordAuthenticator, Users
@@ -462,11 +465,11 @@ def accepted(
     headers: Headers,
     method: str = "PUT",
     target: str = "/c?x=1",
-    key: SessionKey | None = KEY,
+    key: SessionKey = KEY,
     *,
     vouchers: Vouchers,
 ) -> Voucher | None:
-    return vouchers.voucher_of(headers, method, target, lambda: key)
+    return vouchers.voucher_of(headers, method, target, key)
 
 
 def test_a_worker_vouches_for_the_client_of_a_request_that_it_forwards() -> None:
@@ -485,8 +488,6 @@ def test_a_changed_voucher_or_that_of_another_request_is_rejected() -> None:
         accepted(forwarded(role="admin"), vouchers=vouchers)
     with pytest.raises(WrongCredentials, match="signature"):
         accepted(forwarded(), key=generate_key("HmacSHA256", None, 0), vouchers=vouchers)
-    with pytest.raises(WrongCredentials, match="no session key"):
-        accepted(forwarded(), key=None, vouchers=vouchers)
     for method, target in (("DELETE", "/c?x=1"), ("PUT", "/d?x=1"), ("PUT", "/c")):
         with pytest.raises(WrongCredentials, match="another request"):
             accepted(forwarded(), method, target, vouchers=vouchers)
@@ -544,9 +545,16 @@ def test_used_vouchers_are_remembered_until_they_have_expired_and_no_longer(monk
 
 
 class _Leader(BaseHTTPRequestHandler):
-    """Another worker that records the ``Authorization`` of what is forwarded to it."""
+    """Another worker that records the ``Authorization`` of what is forwarded to it. ``url`` is what it advertises."""
 
     received: ClassVar[list[str | None]] = []
+    url: ClassVar[str] = ""
+
+    def do_GET(self) -> None:
+        assert self.headers.get("Authorization") is None
+        self.send_response(204)
+        self.send_header(PROOF_HEADER, proof(KEY, self.url, self.headers[CHALLENGE_HEADER]))
+        self.end_headers()
 
     def do_PUT(self) -> None:
         self.received.append(self.headers.get("Authorization"))
@@ -556,15 +564,40 @@ class _Leader(BaseHTTPRequestHandler):
     def log_message(self, *_: Any) -> None: ...
 
 
-def test_the_token_of_a_process_is_not_forwarded(start: Start) -> None:
+@pytest.mark.parametrize(
+    ("key", "other_url", "expected"),
+    [
+        (KEY, "", [None, None, "Bearer ey.J.x", "Basic YTpi"]),
+        (KEY, "http://127.0.0.1:1", [None] * 4),
+        (generate_key("HmacSHA256", None, 0), "", [None] * 4),
+        (None, "", [None] * 4),
+    ],
+    ids=["proved", "of another worker", "another key", "no key"],
+)
+def test_only_a_worker_that_proves_itself_gets_credentials_and_none_gets_the_token_of_a_process(
+    start: Start, key: SessionKey | None, other_url: str, expected: list[str | None]
+) -> None:
+    """Clients without credentials may do everything here, as in Java, so their requests are forwarded in any case."""
+    _Leader.received.clear()
     with HTTPServer(("127.0.0.1", 0), _Leader) as leader:
         threading.Thread(target=leader.serve_forever, daemon=True).start()
         rest = start()
-        rest.herder.refuse = NotLeader("not the leader", f"http://127.0.0.1:{leader.server_port}/")
+        url = f"http://127.0.0.1:{leader.server_port}/"
+        _Leader.url = other_url or url
+        rest.herder.session_key = key
+        rest.herder.refuse = NotLeader("not the leader", url)
         for sent in (f"Bearer {new_token()}", f"bearer   {new_token()}", "Bearer ey.J.x", "Basic YTpi"):
             assert rest.ask("PUT", "/connectors/c/stop", headers={"Authorization": sent}).status == 204
         leader.shutdown()
-    assert _Leader.received == [None, None, "Bearer ey.J.x", "Basic YTpi"]
+    assert _Leader.received == expected
+
+
+def test_the_answer_to_a_challenge_does_not_show_the_key_or_whether_there_is_one(start: Start) -> None:
+    rest = start({"rest.unauthenticated.access": "none"})
+    for path in ("/connectors", "/no/such/path"):
+        found = rest.ask("GET", path, headers={CHALLENGE_HEADER: "x"})
+        assert (found.status, found.body) == (204, b"")
+        assert len(base64.b64decode(found.headers[PROOF_HEADER.lower()])) == 32
 
 
 # -- access log

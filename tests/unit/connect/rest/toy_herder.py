@@ -35,6 +35,8 @@ SESSION_KEY = SessionKey(bytes(32), "HmacSHA256", 0)
 class ToyHerder(Herder):
     """``refuse`` makes the next mutating calls fail with that error; ``hang`` makes them wait forever."""
 
+    session_key: SessionKey | None = None
+
     def __init__(self) -> None:
         self.forget()
 
