@@ -11,6 +11,7 @@ from mm2 import __version__
 from mm2.config.mirror_keys import OWN_CONFIG
 from mm2.sandbox.jars import KAFKA_VERSION
 from mm2.sandbox.kafka import LocalKafka
+from tests.support.java import CONNECT_VERSION
 from tests.systems.workers import (
     DistributedWorker,
     JavaDistributedWorker,
@@ -152,7 +153,7 @@ def validated(worker: WorkerProcess, body: dict[str, str]) -> tuple[dict[str, An
 
 
 def _version(text: str | None) -> str | None:
-    return "the version" if text in {KAFKA_VERSION, __version__} else text
+    return "the version" if text in {KAFKA_VERSION, CONNECT_VERSION, __version__} else text
 
 
 @pytest.mark.timeout(240)
