@@ -133,6 +133,9 @@ class Translation:
             return TranslatedOffset(exact, is_exact=True, at_most=exact)
         behind = run.segments[index + 1] if index + 1 < len(run.segments) else None
         is_exact = self._is_missing(segment.source_end, offset)
+        if behind is None and offset >= self._mark.source and self._mark.target > segment.target_end:
+            # The group has read all that was copied, and what is behind it was copied of other source partitions.
+            return TranslatedOffset(self._mark.target, is_exact, None)
         return TranslatedOffset(segment.target_end, is_exact, None if behind is None else behind.target)
 
     def _latest(self, offset: int) -> int | None:

@@ -27,7 +27,7 @@ from mm2.mirror.formats import Checkpoint, FormatError, OffsetSync
 from mm2.mirror.group_offsets import SHARE, GroupOffsets, group_state, of_another_copy
 from mm2.mirror.offset_sync_store import OffsetSyncStore
 from mm2.mirror.syncs_topic import syncs_side, syncs_topic
-from mm2.mirror.translator import TopicIds, Translated, Translator
+from mm2.mirror.translator import TopicIds, Translated, Translator, Untranslated, read_again
 from mm2.reasons import OffsetReason
 
 SOURCE: Final = "source"
@@ -75,6 +75,7 @@ class Groups:
         self.notes: list[str] = []
         self._translator.syncs = self._syncs()
         self._routed = _routed_topics(sides)
+        self._merged = _merged_topics(sides)
         self._shared: frozenset[str] = frozenset()
         self._untyped: frozenset[str] = frozenset()  # it is not known whether they are share groups
         self._ends: dict[TopicPartition, int] = {}  # of the target's partitions, as far as known
@@ -96,7 +97,7 @@ class Groups:
             for offsets in commits.values()
             for tp in offsets
             if on_target.get(remote := self._translator.topic_on_target(tp.topic)) is not None
-        }
+        } | {remote for _, remote in checkpoints if remote.topic in self._merged}
         self._ends = {
             tp: end.offset
             for tp, end in self._sides.target.list_offsets(dict.fromkeys(remote_partitions, LATEST)).items()
@@ -104,9 +105,13 @@ class Groups:
         }
         rows = []
         for group, offsets in sorted(commits.items()):
+            committed = {tp: commit.offset for tp, commit in offsets.items()}
+            found = self._translator.translate_group(committed, on_source, on_target)
             for tp, commit in sorted(offsets.items()):
-                row = self._translate(group, tp, commit.offset, checkpoints, (on_source, on_target))
+                row = self._evidence(group, tp, commit.offset, checkpoints, found[tp])
                 rows.append(replace(row, offset_source=commit.told_by, metadata=commit.metadata))
+        if self._sides.source is None:
+            rows += self._of_merged(checkpoints)
         return self._compare(rows)
 
     def write(self, rows: Sequence[GroupEvidence]) -> list[GroupEvidence]:
@@ -204,7 +209,7 @@ class Groups:
         for (group, remote), checkpoint in checkpoints.items():
             tp = TopicPartition(self._on_source(remote.topic), remote.partition)
             is_included = self._choice.has_group(group) and self._filter.should_replicate_group(group)
-            if is_included and self._is_chosen(tp, checkpoint.upstream_offset):
+            if remote.topic not in self._merged and is_included and self._is_chosen(tp, checkpoint.upstream_offset):
                 found.setdefault(group, {})[tp] = _Commit(checkpoint.upstream_offset, CHECKPOINT, checkpoint.metadata)
         return found
 
@@ -229,20 +234,39 @@ class Groups:
 
     def _is_chosen(self, tp: TopicPartition, offset: int) -> bool:
         original = self._translator.home_of(tp.topic)
-        selected = self._choice.has_topic(tp.topic) or (original is not None and self._choice.has_topic(original))
+        # The position in a remote topic with the records of several topics depends on all of them.
+        topics = {tp.topic, original, *self._merged.get(self._translator.topic_on_target(tp.topic), ())}
+        selected = any(topic is not None and self._choice.has_topic(topic) for topic in topics)
         return offset >= 0 and selected and is_wanted(tp.topic, self._sides.selection.topic_filter, self._translator)
 
     # -- offsets on the target
 
-    def _translate(
+    def _of_merged(self, checkpoints: Mapping[tuple[str, TopicPartition], Checkpoint]) -> list[GroupEvidence]:
+        """The groups in remote topics with the records of several topics, by their checkpoints: these do not name the source topic."""
+        rows = []
+        for (group, remote), checkpoint in sorted(checkpoints.items()):
+            topics = self._merged.get(remote.topic, ())
+            is_included = self._choice.has_group(group) and self._filter.should_replicate_group(group)
+            if not (topics and is_included and any(map(self._choice.has_topic, topics)) and group not in self._untyped):
+                continue
+            row = GroupEvidence(
+                group, ", ".join(topics), remote.partition, remote.topic, checkpoint.upstream_offset, CHECKPOINT
+            )
+            row = replace(row, metadata=checkpoint.metadata)
+            if rejection := self._rejection(remote, checkpoint.downstream_offset):
+                rows.append(replace(row, reason=rejection.message))
+            else:
+                rows.append(replace(row, translated=checkpoint.downstream_offset, found=FoundBy.CHECKPOINT))
+        return rows
+
+    def _evidence(
         self,
         group: str,
         tp: TopicPartition,
         offset: int,
         checkpoints: Mapping[tuple[str, TopicPartition], Checkpoint],
-        ids: tuple[TopicIds, TopicIds],
+        found: Translated | Untranslated,
     ) -> GroupEvidence:
-        found = self._translator.translate(tp, offset, *ids)
         row = GroupEvidence(group, tp.topic, tp.partition, self._translator.topic_on_target(tp.topic), offset, SOURCE)
         if isinstance(found, Translated):
             row = replace(row, remote_topic=found.topic, translated=found.offset, found=FoundBy.CONSERVATIVE)
@@ -251,13 +275,17 @@ class Groups:
                 row = replace(row, translated=None, found=FoundBy.NOTHING, reason=rejection.message)
             elif found.is_exact:
                 return replace(row, found=FoundBy.EXACT)
-        elif found.was_undone:
+            if found.alone is not None and not row.reason:
+                return replace(row, reason=read_again(row.target, found.alone - found.offset))
+        elif found.was_undone or row.remote_topic in self._merged:
             return replace(row, reason=found.reason.message)
         elif (end := self._start_of_empty_copy(tp, offset)) is not None:
             return replace(row, translated=end, found=FoundBy.EXACT)
         else:
             row = replace(row, reason=found.reason.message)
         known = checkpoints.get((group, row.target))
+        if row.remote_topic in self._merged:
+            return row  # the checkpoint may have the offset of another source topic
         if known is None or known.upstream_offset > offset or self._rejection(row.target, known.downstream_offset):
             return row
         # The checkpoint was safe when it was written, and the group has not gone back since. But the target may have lost records, and
@@ -404,6 +432,16 @@ def _routed_topics(sides: Sides) -> dict[str, str]:
         return {}
     entries = map(sides.ledger.entry, sides.ledger.partitions())
     return {entry.remote_topic: entry.topic for entry in entries if entry is not None}
+
+
+def _merged_topics(sides: Sides) -> dict[str, tuple[str, ...]]:
+    """The remote topics that have the records of several topics, by the ledger, each with those topics."""
+    entries = map(sides.ledger.entry, sides.ledger.partitions())
+    found: dict[str, set[str]] = {}
+    for entry in entries:
+        if entry is not None:
+            found.setdefault(entry.remote_topic, set()).add(entry.topic)
+    return {remote: tuple(sorted(topics)) for remote, topics in found.items() if len(topics) > 1}
 
 
 def _by_group(rows: Iterable[GroupEvidence], outcome: Outcome) -> dict[str, list[GroupEvidence]]:

@@ -226,8 +226,11 @@ class MirrorCheckpointTask(SourceTask):
         inexact: list[tuple[TopicPartition, Checkpoint]] = []
         moved_back: list[Checkpoint] = []
         for group, commits in offsets.items():
-            for partition, committed in commits.items():
-                found = self._translator.translate(partition, committed.offset, on_source, on_target)
+            wanted = {partition: committed.offset for partition, committed in commits.items()}
+            for partition, found in self._translator.translate_group(wanted, on_source, on_target).items():
+                committed = commits[partition]
+                if isinstance(found, Translated) and found.alone is not None:
+                    continue  # another source partition has the checkpoint of their target partition
                 lowered = self._lowered(group, partition, committed, found)
                 changed += [] if lowered is None else [lowered]
                 if isinstance(found, Untranslated):

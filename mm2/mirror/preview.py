@@ -195,6 +195,7 @@ class _Previewer:
                 former = self._other_names(topics, target)
                 self._lost_copies(topics)
                 self._remote_topics(topics, source, target)
+                self._merges(topics, source)
                 self._topics_of_producers(topics)
                 self._configs(topics, target)
                 self._preserved_offsets(topics, source, target)
@@ -324,7 +325,8 @@ class _Previewer:
         collected = _Collected()
         source_admin, target_admin = self._admins[Side.SOURCE], self._admins[Side.TARGET]
         provenance = Provenance(source_admin, target_admin, self._selection, self._ledgers, collected, lambda _: False)
-        refused = self._selection.unroutable(source.partitions, lambda: copied_topics(self._ledgers))
+        preserved = PreservedOffsets.of(self._props).among(source.partitions)
+        refused = self._selection.unroutable(source.partitions.keys(), preserved, lambda: copied_topics(self._ledgers))
         allowed = provenance.foreseen(source.partitions.keys() - refused.keys())
         self._errors += [*refused.values(), *collected.errors]
         self._notes += [
@@ -446,6 +448,18 @@ class _Previewer:
             for remote, why in (*plan.wide.items(), *plan.unknown.items(), *plan.over_limit.items())
         ]
 
+    def _merges(self, topics: Collection[str], source: TopicsSeen) -> None:
+        """Report what the remote topics of several topics get of each of them."""
+        alias, here = self._pair.target, self._pair.source
+        for remote, several in sorted(self._selection.merges(topics).items()):
+            acls = "the ACLs of all of them" if self._settings.bool("sync.topic.acls.enabled") else "no ACLs"
+            count = max(source.partitions[topic] for topic in several)
+            self._notes.append(
+                f"Topics {', '.join(several)} of cluster {here} are copied to the same topic {remote} on {alias}: it gets {count} "
+                f"partitions, as the one with the most has, the configs of {several[0]}, and {acls}. Groups continue there at the "
+                "smallest of their positions, so they read some records again. mm2 verify does not compare such topics."
+            )
+
     def _topics_of_producers(self, topics: Collection[str]) -> None:
         """Report which topics producers would not find on the target after a failover, because remote topics have other names."""
         if not self._selection.names_show_origin:
@@ -536,7 +550,7 @@ class _Previewer:
         collected, alias = _Collected(), self._pair.target
         source_admin, target_admin = self._admins[Side.SOURCE], self._admins[Side.TARGET]
         configs = TopicConfigs(source_admin, target_admin, self._config_sync, alias, collected)
-        pairs = [(topic, self._selection.remote(topic)) for topic in sorted(topics)]
+        pairs = [(topic, self._selection.remote(topic)) for topic in sorted(self._selection.config_sources(topics))]
         there = [(topic, remote) for topic, remote in pairs if remote in target.partitions]
         for changes, _ in configs.plan(there):
             for remote, operations in changes.items():

@@ -161,14 +161,19 @@ class Provenance:
         target_id: str,
     ) -> dict[str, tuple[Path, ...]]:
         """The claims, by remote topic, for topics that this flow may copy with regard to loops."""
-        wanted = {}
-        for topic in topics:
+        wanted: dict[str, tuple[Path, ...]] = {}
+        over: set[str] = set()
+        for topic in sorted(topics):
             upstream, remote = origins.get(topic, ()), self.selection.remote(topic)
             since_ms = claims[remote][0][0][1] if remote in claims else _after(upstream)
             refused = any(gives_way(loop, (source_id, since_ms)) for loop in loops(upstream, target_id))
-            if not refused and not (topic == remote and source_id == target_id):
-                wanted[remote] = extended(upstream, source_id, target_id, since_ms)
-        return wanted
+            if refused or (topic == remote and source_id == target_id):
+                over.add(remote)
+            else:
+                # Several topics may have the same remote topic, which then has come over the paths of all of them.
+                paths = extended(upstream, source_id, target_id, since_ms)
+                wanted[remote] = tuple(dict.fromkeys((*wanted.get(remote, ()), *paths)))
+        return {remote: paths for remote, paths in wanted.items() if remote not in over}
 
     def _kept(self, topics: Collection[str], claims: Mapping[str, tuple[Path, ...]]) -> dict[str, tuple[Path, ...]]:
         """The claims on remote topics whose source topics are missing: deleted, or not listed for lack of the right DESCRIBE.

@@ -97,8 +97,9 @@ class RemoteTopics:
 
     def plan(self, source: Mapping[str, int], target: Mapping[str, int]) -> RemoteTopicsPlan:
         """What `ensure` would do. Changes nothing; reads from the source the configs of missing topics."""
-        # Several topics may have one remote topic under a policy of the user: it is made for the one with the most partitions.
+        # Of several topics with one remote topic, it gets the most partitions, and the configs of the first one by name.
         remote_of = {self.selection.remote(topic): topic for topic in sorted(source, key=source.__getitem__)}
+        config_of = {self.selection.remote(topic): topic for topic in sorted(source, reverse=True)}
         missing = {remote: topic for remote, topic in remote_of.items() if remote not in target}
         grow = {
             remote: source[topic]
@@ -116,15 +117,15 @@ class RemoteTopics:
         missing = {remote: topic for remote, topic in missing.items() if remote not in over_limit}
         new, unknown = [], {}
         for some in chunks(missing, TOPICS_PER_REQUEST):
-            described = self.source_admin.describe_configs([missing[remote] for remote in some])
+            described = self.source_admin.describe_configs([config_of[remote] for remote in some])
             for remote in some:
-                topic = missing[remote]
+                topic = config_of[remote]
                 configs = described.get(topic)
                 if configs is None or isinstance(configs, KafkaFailure):
                     unknown[remote] = f"cannot be created: the configs of {topic} are not known ({configs})"
                 else:
                     copied = self._acceptable(self.config_sync.for_creation(configs))
-                    new.append(NewTopic(remote, source[topic], self.replication_factor, copied))
+                    new.append(NewTopic(remote, source[missing[remote]], self.replication_factor, copied))
         return RemoteTopicsPlan(tuple(new), grow, wide, unknown, over_limit)
 
     def _over_limit(

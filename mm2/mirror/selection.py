@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
+from mm2.config.mirror_keys import PRESERVE_KEY
 from mm2.mirror.filters import TopicFilter
 from mm2.mirror.own_topics import is_own_topic, is_reserved
 from mm2.mirror.policy import DefaultReplicationPolicy, ReplicationPolicy
@@ -72,29 +74,38 @@ class TopicSelection:
         """Whether a name on the target shows the clusters that a topic has passed."""
         return type(self.policy) is DefaultReplicationPolicy and not self.route
 
-    def unroutable(self, topics: Collection[str], copied_to: Callable[[], Mapping[str, str]]) -> dict[str, str]:
-        """Those of the selected topics whose remote topic is not possible, with a message each.
+    def merges(self, topics: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        """The remote topics that several of the topics are copied to, each with those topics, sorted."""
+        sources: dict[str, list[str]] = {}
+        for topic in sorted(topics):
+            sources.setdefault(self.remote(topic), []).append(topic)
+        return {remote: tuple(several) for remote, several in sources.items() if len(several) > 1}
 
-        Of topics to which transformations give the same remote topic, the one that has been copied there remains:
-        ``copied_to`` has the remote topic of each topic copied so far.
+    def config_sources(self, topics: Iterable[str]) -> set[str]:
+        """The topics whose configs their remote topics get: of several with the same remote topic, the first by name."""
+        wanted = set(topics)
+        return wanted.difference(*(several[1:] for several in self.merges(wanted).values()))
+
+    def unroutable(
+        self, topics: AbstractSet[str], preserved: Container[str], copied_to: Callable[[], Mapping[str, str]]
+    ) -> dict[str, str]:
+        """The topics to which the policy or transformations give a remote topic that is not possible, with a message each.
+
+        ``preserved``: topics whose records have the same offsets on the target, which can be those of one topic only. The one that
+        has been copied there remains: ``copied_to`` has the remote topic of each topic copied so far.
         """
         refused = {
             topic: f"its remote topic would be the internal topic {self.remote(topic)}; rename it, or exclude it with "
             "topics.exclude"
-            for topic in topics
+            for topic in sorted(topics)
             if self.has_reserved_name(topic)
         }
-        sources: dict[str, list[str]] = {}
-        for topic in sorted(topics) if self.route else ():
-            sources.setdefault(self.remote(topic), []).append(topic)
-        for remote, several in sources.items():
-            if len(several) > 1 and several[0] not in refused:
+        for remote, several in self.merges(topics - refused.keys()).items():
+            if any(topic in preserved for topic in several):
                 before = copied_to()
                 there = [topic for topic in several if before.get(topic) == remote]
                 others = [topic for topic in several if len(there) != 1 or topic not in there]
-                flow = f"{self.source_alias}->{self.target_alias}"
-                reason = f"the transformations of {flow} name the same remote topic {remote} for {', '.join(several)}"
-                refused |= dict.fromkeys(others, reason)
+                refused |= dict.fromkeys(others, f"{PRESERVE_KEY}: {merge_refused(several, remote)}")
         return {
             topic: f"Topic {topic} of cluster {self.source_alias} is not copied: {reason}."
             for topic, reason in refused.items()
@@ -104,3 +115,8 @@ class TopicSelection:
         """Whether the target's `topic` is a remote topic of the source (its checkpoints topic is not)."""
         own = self.policy.checkpoints_topic(self.source_alias)
         return topic != own and self.policy.came_from(self.source_alias, topic)
+
+
+def merge_refused(topics: Sequence[str], remote: str) -> str:
+    """Why topics with preserved offsets are not copied to the same remote topic."""
+    return f"{' and '.join(topics)} have the same remote topic {remote}, which can have the offsets of one of them only"

@@ -1,8 +1,9 @@
-"""Flows that would write to the same remote topic, although one of them preserves offsets. Pure.
+"""Flows, and topics of one flow, that would be written to the same remote topic, although offsets are preserved. Pure.
 
 Such a topic can have the offsets of one source only (`mm2.mirror.preserved_offsets`). Which topics there are is not known
 before the flows run, so the names in the configuration are compared, and one name that only a pattern such as ``.*``
-matches. What is not found here stops one of the flows at run time, as DIVERGED.
+matches. What is not found here stops one of the flows at run time, as DIVERGED. Of topics of one flow, the connector copies
+none then (`mm2.mirror.selection.TopicSelection.unroutable`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from mm2.config.mirrormaker import SourceAndTarget
 from mm2.config.values import split_list
 from mm2.mirror.filters import TOPICS_KEY
 from mm2.mirror.preserved_offsets import PreservedOffsets
-from mm2.mirror.selection import TopicSelection
+from mm2.mirror.selection import TopicSelection, merge_refused
 
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 _ANY_NAME: Final = "any-topic-of-the-source"
@@ -46,8 +47,19 @@ def configured_names(written: Mapping[str, str]) -> frozenset[str]:
     return frozenset(item for item in items if _NAME.fullmatch(item))
 
 
+def check_merges(selection: TopicSelection, preserved: PreservedOffsets, names: Iterable[str]) -> None:
+    """Raises ConfigException for topics of one flow with the same remote topic, at least one of which preserves its offsets."""
+    wanted = [name for name in names if selection.should_replicate(name)]
+    for remote, several in selection.merges(wanted).items():
+        if any(name in preserved for name in several):
+            raise ConfigException(PRESERVE_KEY, "true", merge_refused(several, remote))
+
+
 def check_shared_topics(flows: Iterable[FlowTopics]) -> None:
     """Raises ConfigException for two flows into one topic, at least one of which preserves its offsets."""
+    flows = list(flows)
+    for one in flows:
+        check_merges(one.selection, one.preserved, one.names)
     for one, other in itertools.combinations(flows, 2):
         if one.pair.target != other.pair.target:
             continue

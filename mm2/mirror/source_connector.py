@@ -10,12 +10,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 import structlog
 
 from mm2.config.configdef import ConfigException
-from mm2.config.mirror_keys import MIRROR_SOURCE_CONFIG, topic_throttles
+from mm2.config.mirror_keys import MIRROR_SOURCE_CONFIG, PRESERVE_KEY, topic_throttles
 from mm2.connect.api import ConnectError, RetriableError, Task
 from mm2.copy.states import PartitionState
 from mm2.kafka.errors import BrokerFailure, KafkaFailure, UnsupportedVersion
@@ -41,7 +42,7 @@ from mm2.mirror.remote_topics import REPLICATION_FACTOR_KEY, RemoteTopics
 from mm2.mirror.routing import NO_ROUTE, topic_route
 from mm2.mirror.scheduler import Scheduler
 from mm2.mirror.selection import TopicSelection
-from mm2.mirror.shared_topics import configured_names
+from mm2.mirror.shared_topics import check_merges, configured_names
 from mm2.mirror.source_answers import EVERY_S, AnswerNotes
 from mm2.mirror.start_from import START_FROM_KEY, parse_start_from
 from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY, kept_syncs, syncs_side
@@ -81,7 +82,7 @@ class MirrorSourceConnector(MirrorConnector):
         self._handed_over: set[str] = set()  # of these, the promoted ones
         # Partitions whose remote partition exists; None until both clusters have been read once.
         self._ready: tuple[TopicPartition, ...] | None = None
-        self._assignment = TaskAssignment(self._stored_shares)
+        self._assignment = TaskAssignment(self._stored_shares, self._target_of)
         self._ledgers: Ledgers | None = None
         self._answering: Scheduler | None = None
         self._leading_gaps: LeadingGaps | None = None
@@ -269,7 +270,7 @@ class MirrorSourceConnector(MirrorConnector):
             self._recurring.keep_only(f"{side.value} topic ", subjects)
         self._log_changes(source)
         first, new = self._ready is None, sorted(source.keys() - self._source.keys())
-        unroutable = self._unroutable(source)
+        unroutable = self._unroutable(source.keys())
         allowed, decided = self._provenance.allowed(source.keys() - unroutable.keys())
         # A topic that cannot be described on the target may exist: leave it unchanged until this is known.
         creatable = {
@@ -317,10 +318,15 @@ class MirrorSourceConnector(MirrorConnector):
         complete = sum(tp.topic in wanted for tp in ready) == sum(source[topic] for topic in wanted)
         return decided and complete and is_noted and not (doubtful or seen_source.unknown or seen_target.unknown)
 
-    def _unroutable(self, topics: Collection[str]) -> Mapping[str, str]:
+    def _target_of(self, partition: TopicPartition) -> TopicPartition:
+        return TopicPartition(self._selection.remote(partition.topic), partition.partition)
+
+    def _unroutable(self, topics: AbstractSet[str]) -> Mapping[str, str]:
         """The topics whose remote topic is not possible, with a message each, which is reported."""
         ledgers = self._ledgers
-        refused = self._selection.unroutable(topics, lambda: {} if ledgers is None else copied_topics(ledgers))
+        refused = self._selection.unroutable(
+            topics, self._preserved.among(topics), lambda: {} if ledgers is None else copied_topics(ledgers)
+        )
         for topic, message in refused.items():
             self._recurring.report(f"route of topic {topic}", message)
         self._recurring.keep_only("route of topic ", {f"route of topic {topic}" for topic in refused})
@@ -403,8 +409,12 @@ class MirrorSourceConnector(MirrorConnector):
 
     def _sync_configs_of(self, topics: Iterable[str]) -> bool:
         gaps = self._leading_gaps
+        # Of topics with the same remote topic one decides, also while only another one is new.
+        sources = self._selection.config_sources(self._allowed - self._handed_over)
         topics = [
-            topic for topic in topics if gaps is None or not gaps.is_filling(topic, self._selection.remote(topic))
+            topic
+            for topic in topics
+            if topic in sources and (gaps is None or not gaps.is_filling(topic, self._selection.remote(topic)))
         ]
         pairs = [(topic, remote) for topic in topics if (remote := self._remote(topic)) is not None]
         try:
@@ -481,6 +491,8 @@ class MirrorSourceConnector(MirrorConnector):
         except ConnectError as error:
             if plugins.POLICY_KEY not in dict(errors):
                 errors.append((plugins.POLICY_KEY, str(error)))
+        else:
+            errors += _refused_merges(props)
         if props.get(EMIT_SYNCS_KEY) == "false" and any(
             key.startswith(("offset-syncs-", "offset-syncs.topic.")) for key in props
         ):
@@ -508,7 +520,7 @@ def _reserved_names(props: Mapping[str, str]) -> list[tuple[str, str]]:
     try:
         names = sorted(configured_names(props))
         named = [name for name in names if selection.is_selected(name) and selection.has_reserved_name(name)]
-        return [(TOPICS_KEY, message) for message in selection.unroutable(named, dict).values()]
+        return [(TOPICS_KEY, message) for message in selection.unroutable(set(named), (), dict).values()]
     finally:
         close_quietly(selection.topic_filter)
 
@@ -518,6 +530,24 @@ def check_own_keys(props: Mapping[str, str]) -> None:
     topic_throttles(props)
     parse_start_from(props.get(START_FROM_KEY, ""), source_alias=props.get(SOURCE_ALIAS_KEY))
     check_preserved_offsets(props)
+
+
+def _refused_merges(props: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Topics with preserved offsets that have the same remote topic, as far as the configuration names them."""
+    preserved = PreservedOffsets.of(props)
+    if preserved.pattern is None:
+        return []
+    try:
+        selection = topic_selection({SOURCE_ALIAS_KEY: "", **props})
+    except (ConfigException, ConnectError):
+        return []  # reported by the validation of its own keys
+    try:
+        check_merges(selection, preserved, configured_names(props))
+    except ConfigException as error:
+        return [(PRESERVE_KEY, str(error))]
+    finally:
+        close_quietly(selection.topic_filter)
+    return []
 
 
 def topic_selection(props: Mapping[str, str], worker: frozenset[str] = frozenset()) -> TopicSelection:

@@ -35,13 +35,15 @@ TopicIds: TypeAlias = Mapping[str, str | None]
 class Translated:
     """``topic`` is the name on the target. ``is_exact``: the group neither re-reads nor skips any record there.
 
-    ``at_most``: with a later offset the group would skip a record; None: not known.
+    ``at_most``: with a later offset the group would skip a record; None: not known. ``alone``: the offset by this source partition
+    alone, where another one with the same target partition has an earlier one, which is ``offset``; None: there is none.
     """
 
     topic: str
     offset: int
     is_exact: bool
     at_most: int | None = field(default=None, compare=False)
+    alone: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +160,32 @@ class Translator:
             by_syncs = OffsetReason(code, f"{by_syncs}; {reason}")
         return Untranslated(by_syncs, lies_before=are_read, at_most=at_most)
 
+    def translate_group(
+        self, offsets: Mapping[TopicPartition, int], on_source: TopicIds, on_target: TopicIds
+    ) -> dict[TopicPartition, Translated | Untranslated]:
+        """Translate all offsets of a group. Where several source partitions are copied to one target partition, its position there is
+        the smallest of theirs, so that it skips nothing.
+        """
+        found = {tp: self.translate(tp, offset, on_source, on_target) for tp, offset in offsets.items()}
+        by_target: dict[TopicPartition, list[TopicPartition]] = {}
+        for tp in sorted(offsets):
+            by_target.setdefault(TopicPartition(self.topic_on_target(tp.topic), tp.partition), []).append(tp)
+        for remote, several in by_target.items():
+            if len(several) > 1:
+                answers = {tp: self._or_empty(tp, offsets[tp], found[tp], remote.topic) for tp in several}
+                found |= _smallest(remote, answers)
+        return found
+
+    def _or_empty(
+        self, partition: TopicPartition, offset: int, found: Translated | Untranslated, remote: str
+    ) -> Translated | Untranslated:
+        """The translation; of a partition of which nothing was copied, where its first record will be, or the beginning."""
+        if isinstance(found, Translated) or found.reason.code is not OffsetReasonCode.NOT_COPIED:
+            return found
+        known = self._standing(self.ledger, partition, back=False)
+        start = None if known is None else known[1].to_target(offset)
+        return Translated(remote, 0 if start is None else start.offset, is_exact=start is not None and start.is_exact)
+
     def _no_topic(self, topic: str) -> Untranslated:
         message = f"topic {topic} does not exist on {self._target_alias}"
         return Untranslated(OffsetReason(OffsetReasonCode.NO_TOPIC, message), was_undone=True)
@@ -226,6 +254,34 @@ class Translator:
             known = (version, entry, Translation(ledger.chunks(source), entry.mark, entry.end))
             self._known[back, source] = known
         return known[1], known[2]
+
+
+def read_again(remote: TopicPartition, offsets: int) -> str:
+    """What a group reads again of a target partition with the records of several source topics."""
+    number = "1 more offset is" if offsets == 1 else f"{offsets} more offsets are"
+    return f"{remote} has the records of several topics: {number} read again"
+
+
+def _smallest(
+    remote: TopicPartition, answers: Mapping[TopicPartition, Translated | Untranslated]
+) -> dict[TopicPartition, Translated | Untranslated]:
+    """The same position in one target partition for all of its source partitions."""
+    known = {tp: answer for tp, answer in answers.items() if isinstance(answer, Translated)}
+    for tp, answer in answers.items():
+        if isinstance(answer, Untranslated):
+            message = f"{remote} also has the records of {tp}, and its offset cannot be translated: {answer.reason}"
+            reason = OffsetReason(answer.reason.code, message)
+            return {**answers, **dict.fromkeys(known, Untranslated(reason))}
+    lowest = min(known, key=lambda tp: (known[tp].offset, tp))
+    offset = known[lowest].offset
+    limits = [answer.at_most for answer in known.values() if answer.at_most is not None]
+    is_exact = all(answer.is_exact and answer.offset == offset for answer in known.values())
+    return {
+        tp: Translated(
+            answer.topic, offset, is_exact, min(limits, default=None), None if tp == lowest else answer.offset
+        )
+        for tp, answer in known.items()
+    }
 
 
 def _with_same_offsets(entry: LedgerEntry, offset: int) -> int | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from mm2.copy.ledger import Ledger
+from mm2.copy.translation import Translation
 from mm2.kafka.structs import TopicPartition
+from mm2.mirror.translator import read_again
 from mm2.observer.polls import PolledGroups
 from mm2.observer.views import GroupView, PartitionView
 from mm2.reasons import MoveCode
@@ -30,7 +32,10 @@ def group_views(
     seen: PolledGroups, ledger: Ledger | None, partitions: tuple[PartitionView, ...]
 ) -> tuple[GroupView, ...]:
     """One row per group and source partition that has a checkpoint or a reason."""
-    upstream = {(one.remote_topic, one.partition): one.topic for one in partitions if one.remote_topic}
+    upstream: dict[tuple[str, int], list[str]] = {}
+    for one in partitions:
+        if one.remote_topic:
+            upstream.setdefault((one.remote_topic, one.partition), []).append(one.topic)
     known = {(one.topic, one.partition): one for one in partitions}
     reasons = {} if ledger is None else ledger.group_reasons()
     rows: list[GroupView] = []
@@ -39,7 +44,9 @@ def group_views(
         of_source, of_target = seen.source.get(group, {}), seen.target.get(group, {})
         places: set[tuple[str, int]] = set()
         for tp in (*checkpoints, *why):
-            places.add((upstream.get((tp.topic, tp.partition), tp.topic), tp.partition))
+            topics = upstream.get((tp.topic, tp.partition), [tp.topic])
+            read = [topic for topic in topics if TopicPartition(topic, tp.partition) in of_source]
+            places.update((topic, tp.partition) for topic in read or topics)
         for topic, partition in sorted(places):
             view = known.get((topic, partition))
             there = "" if view is None else view.remote_topic
@@ -49,6 +56,9 @@ def group_views(
             source_offset = None if committed is None else committed.offset
             translated = None if checkpoint is None else checkpoint.downstream_offset
             target_offset = None if written is None else written.offset
+            message = "" if missing is None else missing.message
+            if missing is None and len(upstream.get((there, partition), ())) > 1:
+                message = _read_again(ledger, here, beyond, source_offset, translated)
             log = seen.target_logs.get(beyond)
             moved, records = _if_moved(translated, target_offset, log, is_read=group in seen.target)
             rows.append(
@@ -60,7 +70,7 @@ def group_views(
                     source_offset,
                     translated,
                     target_offset,
-                    "" if missing is None else missing.message,
+                    message,
                     None if missing is None else missing.code,
                     None if view is None else _source_lag(view, source_offset),
                     None if view is None else _lag(view.target_offset, target_offset),
@@ -69,6 +79,23 @@ def group_views(
                 )
             )
     return tuple(rows)
+
+
+def _read_again(
+    ledger: Ledger | None,
+    here: TopicPartition,
+    beyond: TopicPartition,
+    source_offset: int | None,
+    translated: int | None,
+) -> str:
+    """What a group reads again of a target partition with the records of several topics, where it continues at the smallest of its
+    positions; "": nothing, or it is not known.
+    """
+    entry = None if ledger is None else ledger.entry(here)
+    if ledger is None or entry is None or source_offset is None or translated is None:
+        return ""
+    alone = Translation(ledger.chunks(here), entry.mark, entry.end).to_target(source_offset)
+    return "" if alone is None or alone.offset <= translated else read_again(beyond, alone.offset - translated)
 
 
 def _source_lag(view: PartitionView, offset: int | None) -> int | None:

@@ -25,6 +25,7 @@ from mm2.mirror.filters import close_quietly
 from mm2.mirror.ledgers import Ledgers, copied_to
 from mm2.mirror.own_topics import is_own_topic
 from mm2.mirror.preparation import Preparation, preparations, since
+from mm2.mirror.preserved_offsets import PreservedOffsets
 from mm2.mirror.promotions import promoted
 from mm2.mirror.provenance import Provenance
 from mm2.mirror.recurring_errors import RecurringErrors
@@ -93,9 +94,9 @@ class NewTopicsPoll:
         self.nothing_selected = "" if selected or seen.unknown else self._nothing_selected(listed)
         known = {*self.assigned, *preparations(ledger), *ledger.partitions()}
         topics = {tp.topic for tp in known}
-        new = (
-            selected.keys() - topics - self._refused - selection.unroutable(selected, lambda: copied_to(ledger)).keys()
-        )
+        new = selected.keys() - topics - self._refused
+        preserved = PreservedOffsets.of(self._props).among(selected)
+        new -= selection.unroutable(selected.keys(), preserved, lambda: copied_to(ledger)).keys()
         if not selection.names_show_origin and new:
             allowed = provenance.foreseen(new)
             self._refused |= new - allowed

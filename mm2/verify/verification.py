@@ -214,6 +214,7 @@ class Verification:
         changes = "" if self._changes is None else self._changes.digest
         is_selection = bool(request.topics or request.offsets)
         deleted = set()
+        merged = _merged(copied_to, names)
         for topic, name in sorted(names.items()):
             if not is_selection and planning.is_gone(topic, name, copied_to, on_source, on_target):
                 deleted.add(topic)
@@ -223,7 +224,9 @@ class Verification:
                 place = TopicPartition(topic, index)
                 if request.covers(place):
                     remote = copied_to.get(place, name)
-                    plans.append(PartitionPlan(topic, index, remote, changes=changes, named=named, error=error))
+                    others = sorted(merged.get(remote, set()) - {topic})
+                    why = f"not compared: topic {remote} has the records of {', '.join(others)}, too" if others else ""
+                    plans.append(PartitionPlan(topic, index, remote, changes=changes, named=named, error=error or why))
         if absent := request.missing_from({plan.source for plan in plans}):
             raise NotInFlow(
                 f"{self._clients.flow} does not copy {', '.join(absent)} from {self._clients.source_alias}, and its ledger has no "
@@ -351,6 +354,14 @@ def _remote_topics(ledger: Ledger | None, undone: Mapping[TopicPartition, bool])
         entry = None if ledger is None else ledger.entry(place)
         if entry is not None:
             found[place] = (entry.undone() if undone.get(place) else entry).remote_topic
+    return found
+
+
+def _merged(copied_to: Mapping[TopicPartition, str], names: Mapping[str, str]) -> dict[str, set[str]]:
+    """The source topics of each remote topic."""
+    found: dict[str, set[str]] = {}
+    for topic, remote in {(place.topic, remote) for place, remote in copied_to.items()} | set(names.items()):
+        found.setdefault(remote, set()).add(topic)
     return found
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,7 +13,7 @@ from mm2.cli.mm2 import main
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.copy_flow import Traffic, create
 from tests.integration.java_mirror import JavaMirrorProcess
-from tests.integration.mirror_process import ROOT, MirrorProcess, contents, ends, partitions_of, topics_of
+from tests.integration.mirror_process import MirrorProcess, contents, ends, partitions_of, topics_of
 from tests.integration.record_chains import STAMP, chain, matches, when, write_random
 from tests.integration.test_policy_changes import (
     MODES,
@@ -28,7 +26,6 @@ from tests.integration.test_policy_changes import (
     has_more_everywhere,
     numbers,
     plan_notes,
-    write,
 )
 from tests.integration.test_record_changes import assert_same, await_equal, file_of, totals
 from tests.support.waiting import PATIENCE, wait_until
@@ -143,37 +140,3 @@ def test_no_record_is_lost_or_twice_where_the_router_changes_after_each_kill(
     assert json.loads(capsys.readouterr().out)["totals"] == {}
     assert_verified(file, files.flow, topic)
     print(f"{mode}: {len(steps) - 1} kills, {traffic.sent} records")  # noqa: T201
-
-
-@pytest.mark.timeout(int(300 * PATIENCE))
-@pytest.mark.slow
-def test_a_router_that_names_one_topic_for_two_is_refused_with_both_names(
-    kafka_a: LocalKafka, kafka_b: LocalKafka, tmp_path: Path, unique: str
-) -> None:
-    """Given a topic that is copied under a router's name; when another one gets the same name; validates that the first one
-    is still copied and that `mm2 plan` reports the second one, as does the log.
-    """
-    alias, first, second = f"k{unique[-6:]}", f"{unique}-routed", f"{unique}-2-routed"
-    files = FlowFiles(tmp_path, alias, (kafka_a, kafka_b), topics=f"{unique}.*", refresh__topics__interval__seconds="1")
-    file = files.write(routed(files.flow, alias, f"all-{unique}"))
-    create_here(kafka_a, first)
-    write(kafka_a, first, 0, 100)
-    process = MirrorProcess(file, files.log(0), "B")
-    try:
-        process.eventually(lambda: sum(ends(kafka_b, f"all-{unique}")) == 100, 120)
-        create_here(kafka_a, second)
-        write(kafka_a, second, 0, 100)
-        message = (
-            f"Topic {second} of cluster {alias} is not copied: the transformations of {files.flow} name the same remote"
-        )
-        process.eventually(lambda: message in process.log.read_text())
-        write(kafka_a, first, 100, 200)
-        process.eventually(lambda: sum(ends(kafka_b, f"all-{unique}")) == 200)
-        command = [sys.executable, "-P", "-m", "mm2.cli.mm2", "plan", str(file), files.flow, "--json"]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        (document,) = json.loads(done.stdout)["flows"]
-        assert [error for error in document["troubles"] if message in error], done.stdout
-        assert process.stop()[0] == 0
-    finally:
-        process.clean_up()
-    assert sum(ends(kafka_b, f"all-{unique}")) == 200

@@ -362,7 +362,9 @@ class ContinuedSessions:
             lost, position = lost + before, entry.session.start.source
         last = cursor.window.trail.last_source(end)
         if last is None or cursor.window.foreign or cursor.window.others is not None:
-            cursor.fail(PartitionState.LOST_RANGE, truncated(cursor.spec.target, self._spec.target_alias, lost, end))
+            is_alone = cursor.window.others is None
+            reason = truncated(cursor.spec.target, self._spec.target_alias, lost, end, is_alone=is_alone)
+            cursor.fail(PartitionState.LOST_RANGE, reason)
             return
         self._log.error(
             "target lost acknowledged records, resending them",

@@ -165,7 +165,10 @@ class Losses:
         )
         is_alone = not cursor.window.foreign and cursor.window.others is None
         if source is None or session is None or not is_alone or _has_others(cursor):
-            cursor.fail(PartitionState.LOST_RANGE, truncated(cursor.spec.target, self._spec.target_alias, lost, end))
+            reason = truncated(
+                cursor.spec.target, self._spec.target_alias, lost, end, is_alone=cursor.window.others is None
+            )
+            cursor.fail(PartitionState.LOST_RANGE, reason)
             return
         cursor.window.trail.target_cut(end)
         cursor.outbox.queue.clear()
@@ -188,8 +191,10 @@ class Losses:
     def transactions_truncated(self, cursor: Cursor, end: int) -> None:
         """The target lost committed records and ends at this offset: copy them again. Nothing is in flight."""
         lost, last = cursor.window.target - end, cursor.window.trail.last_source(end, may_end_with_markers=True)
-        if last is None or cursor.window.foreign:
-            cursor.fail(PartitionState.LOST_RANGE, truncated(cursor.spec.target, self._spec.target_alias, lost, end))
+        is_alone = cursor.window.others is None
+        if last is None or cursor.window.foreign or not is_alone:
+            reason = truncated(cursor.spec.target, self._spec.target_alias, lost, end, is_alone=is_alone)
+            cursor.fail(PartitionState.LOST_RANGE, reason)
             return
         self._log.error(
             "target lost acknowledged records, resending them",
@@ -457,10 +462,12 @@ def recreated(target: TopicPartition, alias: str, records: int) -> str:
     )
 
 
-def truncated(target: TopicPartition, alias: str, lost: int, end: int) -> str:
-    """The reason for a remote topic that lost acknowledged records at its end, if it is unknown which."""
+def truncated(target: TopicPartition, alias: str, lost: int, end: int, *, is_alone: bool) -> str:
+    """The reason for a remote topic that lost acknowledged records at its end, if it is unknown which. Not ``is_alone``: other source
+    partitions are copied there, too, so it may have lost fewer of this one.
+    """
     return (
-        f"{target} of {alias} lost {lost} acknowledged records at its end ({end}), and which they were is not known; reset the "
+        f"{target} of {alias} lost {'' if is_alone else 'up to '}{lost} acknowledged records at its end ({end}), and which they were is not known; reset the "
         "position of this partition to copy them again"
     )
 

@@ -40,7 +40,3 @@ class AcknowledgedRanges:
         """The end of the acknowledged offsets from ``first`` on, up to the first one that is not."""
         at = bisect_right(self._ranges, first, key=lambda one: one[0]) - 1
         return max(first, self._ranges[at][1]) if at >= 0 else first
-
-    def truncated(self, end: int) -> None:
-        """The target has lost its offsets from ``end`` on, and assigns them again."""
-        self._ranges = [(first, min(after, end)) for first, after in self._ranges if first < end]

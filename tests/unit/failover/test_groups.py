@@ -35,11 +35,10 @@ EMPTY = GroupDescription("g", "consumer", "", "Empty", "", ())
 def test_an_exact_offset_beyond_the_end_of_the_target_is_not_used(end: int, found: FoundBy) -> None:
     """The target has lost its end since the ledger was written: the group would skip what is written up to this offset."""
     moves = Groups.__new__(Groups)
-    moves._translator = SimpleNamespace(  # type: ignore[assignment]
-        translate=lambda *_: Translated("A.t", 70, is_exact=True), topic_on_target=lambda topic: f"A.{topic}"
-    )
+    moves._translator = SimpleNamespace(topic_on_target=lambda topic: f"A.{topic}")  # type: ignore[assignment]
+    moves._merged = {}
     moves._ends = {TopicPartition("A.t", 0): end}
-    row = moves._translate("g", P0, 50, {}, ({}, {}))
+    row = moves._evidence("g", P0, 50, {}, Translated("A.t", 70, is_exact=True))
     assert row.found is found
     assert row.translated == (70 if found is FoundBy.EXACT else None)
 
@@ -56,14 +55,15 @@ def test_a_checkpoint_behind_records_that_the_group_has_not_read_is_not_used(*, 
     moves: Any = Groups.__new__(Groups)
     moves._translator = Translator(policy, "A", "B")
     moves._translator.ledger = ledger
-    moves._sides = SimpleNamespace(ledger=ledger)
+    moves._sides, moves._merged = SimpleNamespace(ledger=ledger), {}
     if are_syncs_read:
         moves._translator.syncs = OffsetSyncStore(must_read_to_end=False)
         moves._translator.syncs.update(OffsetSync("t", 0, 10, 10))
         moves._translator.syncs.first_read_done()
     moves._ends = {TopicPartition("A.t", 0): 500}
     written = Checkpoint("g", "A.t", 0, 450, 350, "")
-    row = moves._translate("g", P0, 450, {("g", TopicPartition("A.t", 0)): written}, ({}, {}))
+    found = moves._translator.translate(P0, 450, {}, {})
+    row = moves._evidence("g", P0, 450, {("g", TopicPartition("A.t", 0)): written}, found)
     assert (row.translated, row.found) == (300, FoundBy.CHECKPOINT)
 
 
@@ -103,8 +103,9 @@ def groups_of(source: Any, *, target: Any = None) -> Any:
     found: Any = Groups.__new__(Groups)
     found._shared = found._untyped = frozenset()
     found._choice, found._routed, found.problems, found.notes = Choice(), {}, [], []
+    found._merged = {}
     found._filter = SimpleNamespace(should_replicate_group=lambda _: True)
-    found._translator = SimpleNamespace(home_of=lambda _: None)
+    found._translator = SimpleNamespace(home_of=lambda _: None, topic_on_target=lambda topic: f"A.{topic}")
     found._sides = SimpleNamespace(
         source=source,
         target=target or SimpleNamespace(list_groups=list),

@@ -135,6 +135,23 @@ def test_two_flows_into_one_topic_with_preserved_offsets_are_refused(given: dict
     plans(**{**TWO_SOURCES, **given, "A->B.preserve.offsets": "false"})
 
 
+@pytest.mark.parametrize("preserved", [".*", "people"])
+def test_two_topics_into_one_with_preserved_offsets_are_refused(preserved: str) -> None:
+    given = {
+        "A->B.topics": "people, orders, o.*",
+        "A->B.transforms": "r",
+        "A->B.transforms.r.type": "RegexRouter",
+        "A->B.transforms.r.regex": ".*",
+        "A->B.transforms.r.replacement": "all",
+        "A->B.preserve.offsets.topics": preserved,
+    }
+    with pytest.raises(
+        ConfigException, match="orders and people have the same remote topic all, which can have the offsets of one"
+    ):
+        plans(**given, **{"A->B.preserve.offsets": "true"})
+    plans(**given, **{"A->B.preserve.offsets": "false"})
+
+
 @pytest.mark.parametrize(
     "given",
     [

@@ -153,6 +153,15 @@ def test_a_topic_with_several_sources_has_the_partitions_of_all_of_them(source: 
     assert topics.plan(source, {"merged": 6}).wide == {}
 
 
+@pytest.mark.parametrize("source", [{"one": 6, "two": 3}, {"two": 6, "one": 3}])
+def test_a_topic_with_several_sources_has_the_configs_of_the_first_one_by_name(source: dict[str, int]) -> None:
+    admin: Any = SimpleNamespace(describe_configs=lambda topics: {topic: {"of": topic} for topic in topics})
+    selection: Any = SimpleNamespace(remote=lambda _: "merged", target_alias="B")
+    configs: Any = SimpleNamespace(for_creation=dict)
+    topics = RemoteTopics(admin, admin, selection, configs, 1, lambda _: False)
+    assert [one.configs for one in topics.plan(source, {}).create] == [{"of": "one"}]
+
+
 def test_the_default_of_the_brokers_is_used_only_while_there_are_too_few_of_them() -> None:
     """A topic that is created while brokers are down must not decide the replicas of all later ones."""
     brokers, requested = 1, list[tuple[str, int]]()

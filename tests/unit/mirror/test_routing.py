@@ -170,35 +170,39 @@ def test_a_flow_that_does_not_copy_has_no_route() -> None:
     assert selection(given).remote("orders") == "A.orders"
 
 
-def test_topics_with_the_same_remote_topic_are_not_copied() -> None:
+def test_topics_with_the_same_remote_topic_are_merged() -> None:
     names = selection(router(r"A\.(orders|people).*", "$1"))
-    topics = ["orders", "orders-2", "people", "other"]
-    found = names.unroutable(topics, none_copied)
-    assert found == {
-        topic: f"Topic {topic} of cluster A is not copied: the transformations of A->B name the same remote topic orders for "
-        "orders, orders-2."
-        for topic in ("orders", "orders-2")
-    }
-    assert selection({}).unroutable(topics, none_copied) == {}
+    topics = {"orders-2", "orders", "people", "other"}
+    assert names.unroutable(topics, (), none_copied) == {}
+    assert names.merges(topics) == {"orders": ("orders", "orders-2")}
+    assert names.config_sources(topics) == {"orders", "people", "other"}
+    assert selection({}).merges(topics) == {}
 
 
 @pytest.mark.parametrize(
     ("copied_to", "refused"),
     [
+        ({}, {"orders", "orders-2"}),
         ({"orders": "orders"}, {"orders-2"}),
         ({"orders": "orders", "orders-2": "A.orders-2"}, {"orders-2"}),
         ({"orders": "orders", "orders-2": "orders"}, {"orders", "orders-2"}),
         ({"orders": "A.orders"}, {"orders", "orders-2"}),
     ],
 )
-def test_a_topic_that_has_been_copied_there_remains(copied_to: dict[str, str], refused: set[str]) -> None:
+def test_topics_with_preserved_offsets_are_not_merged(copied_to: dict[str, str], refused: set[str]) -> None:
+    """Also if only one of them has its offsets preserved. The one that has been copied there remains."""
     names = selection(router(r"A\.(orders).*", "$1"))
-    assert set(names.unroutable(["orders", "orders-2"], lambda: copied_to)) == refused
+    found = names.unroutable({"orders", "orders-2"}, {"orders"}, lambda: copied_to)
+    assert found == {
+        topic: f"Topic {topic} of cluster A is not copied: preserve.offsets: orders and orders-2 have the same remote topic orders, "
+        "which can have the offsets of one of them only."
+        for topic in refused
+    }
 
 
 @pytest.mark.parametrize("internal", ["__consumer_offsets", "mm2-ledger.A.internal", "A.checkpoints.internal"])
 def test_internal_topics_are_no_remote_topics(internal: str) -> None:
-    found = selection(router(r"A\.orders", internal)).unroutable(["orders", "people"], none_copied)
+    found = selection(router(r"A\.orders", internal)).unroutable({"orders", "people"}, (), none_copied)
     assert list(found) == ["orders"]
     assert f"its remote topic would be the internal topic {internal};" in found["orders"]
 

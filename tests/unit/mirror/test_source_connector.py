@@ -129,6 +129,14 @@ def test_offset_syncs_settings_without_offset_syncs_are_rejected() -> None:
     assert errors(**off, offset_syncs__topic__location="target") == ["emit.offset-syncs.enabled"]
 
 
+def test_topics_with_preserved_offsets_and_one_remote_topic_are_rejected() -> None:
+    router = {"transforms": "r", "transforms__r__type": "RegexRouter", "transforms__r__regex": ".*"}
+    router |= {"transforms__r__replacement": "all", "topics": "orders,people"}
+    assert errors(**router, preserve__offsets="true") == ["preserve.offsets"]
+    assert errors(**router, preserve__offsets="false") == []
+    assert errors(**{**router, "topics": "orders"}, preserve__offsets="true") == []
+
+
 def test_a_bad_number_is_named() -> None:
     assert errors(replication__factor="two") == ["replication.factor"]
 

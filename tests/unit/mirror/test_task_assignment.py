@@ -143,3 +143,19 @@ def test_an_assignment_changes_only_with_new_partitions_tasks_or_measurements() 
     assert assignment.shares(four, 2) == second
     assert sorted(tp for share in assignment.shares((*four, *tps("a4")), 2) for tp in share) == tps("a0 a1 a2 a3 a4")
     assert len(assignment.shares(four, 3)) == 3
+
+
+def test_partitions_that_are_copied_to_the_same_partition_have_one_task() -> None:
+    partitions = [TopicPartition(topic, number) for topic in ("a", "b", "c") for number in range(3)]
+
+    def target_of(tp: TopicPartition) -> TopicPartition:
+        return tp if tp.topic == "c" else TopicPartition("merged", tp.partition)
+
+    assignment = TaskAssignment(list, target_of)
+    for tasks in (1, 2, 4, 9):
+        shares = assignment.shares(tuple(partitions), tasks)
+        assert sorted(tp for share in shares for tp in share) == partitions
+        assert len(shares) == min(tasks, 6)
+        task_of = {tp: index for index, share in enumerate(shares) for tp in share}
+        assert all(task_of[TopicPartition("a", n)] == task_of[TopicPartition("b", n)] for n in range(3))
+    assignment.weigh({TopicPartition("a", 0): 9e6, TopicPartition("b", 0): 9e6, TopicPartition("c", 0): 1.0})

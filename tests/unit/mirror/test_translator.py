@@ -262,3 +262,57 @@ def test_a_router_that_has_changed_moves_no_group_in_the_new_topic() -> None:
 
 def test_without_a_router_names_show_which_topics_are_copies() -> None:
     assert translator(ledger([Segment(0, 7, 1000)], Mark(1000, 1007, 0))).routed_topics() == set()
+
+
+def merged(**copies: tuple[list[Segment], Mark]) -> Translator:
+    """Of topics that a router gives one name, with what the ledger knows of each."""
+    settings = {"transforms": "r", "transforms.r.type": "RegexRouter"}
+    settings |= {"transforms.r.regex": ".*", "transforms.r.replacement": "all"}
+    known = Ledger()
+    for topic, (segments, mark) in copies.items():
+        source = TopicPartition(topic, 0)
+        entry = LedgerEntry(topic, 0, "all", mark).replace(end=mark.source)
+        for row in (chunk_record(source, SegmentChunk(0, segments)), entry_record(entry)):
+            known.apply(row.key, row.value)
+    return translator(known, route=topic_route(settings))
+
+
+def test_a_position_in_a_merge_is_the_smallest_of_those_of_its_topics() -> None:
+    known = merged(
+        a=([Segment(0, 0, 10), Segment(10, 30, 10)], Mark(20, 40, 20)), b=([Segment(0, 10, 20)], Mark(20, 30, 20))
+    )
+    a, b = TopicPartition("a", 0), TopicPartition("b", 0)
+    found = known.translate_group({a: 15, b: 5}, {}, {})
+    assert found[b] == Translated("all", 15, is_exact=False)
+    assert found[a] == Translated("all", 15, is_exact=False, alone=35)
+    found = known.translate_group({a: 10, b: 20}, {}, {})
+    assert [one.offset for one in found.values() if isinstance(one, Translated)] == [30, 30]
+    assert known.translate_group({a: 15}, {}, {}) == {a: Translated("all", 35, is_exact=True)}
+
+
+def test_a_position_in_a_merge_is_known_only_if_those_of_all_topics_are() -> None:
+    a, b = TopicPartition("a", 0), TopicPartition("b", 0)
+    known = merged(a=([Segment(0, 0, 10)], Mark(10, 10, 10)), b=([Segment(500, 10, 20)], Mark(520, 30, 20)))
+    found = known.translate_group({a: 5, b: 3}, {}, {})
+    assert {reason(found[a]), reason(found[b])} == {OffsetReasonCode.TOO_OLD}
+    assert "b-0" in str(found[a])
+
+
+def test_a_topic_of_a_merge_without_a_record_does_not_block_the_groups() -> None:
+    a, b = TopicPartition("a", 0), TopicPartition("b", 0)
+    known = merged(a=([Segment(0, 0, 10)], Mark(10, 10, 10)), b=([], Mark(0, 7, 0)))
+    found = known.translate_group({a: 9, b: 0}, {}, {})
+    assert [one.offset for one in found.values() if isinstance(one, Translated)] == [7, 7]
+    known = merged(a=([Segment(0, 0, 10)], Mark(10, 10, 10)), b=([], Mark(0, -1, 0)))
+    found = known.translate_group({a: 9, b: 0}, {}, {})
+    assert [one.offset for one in found.values() if isinstance(one, Translated)] == [0, 0]
+
+
+def test_a_group_that_has_read_all_of_an_idle_topic_of_a_merge_continues_at_its_mark() -> None:
+    """The mark has moved past what was copied of the other topics since (`Window.pass_others`)."""
+    known = merged(a=([Segment(0, 0, 10)], Mark(10, 500, 10)), b=([Segment(0, 10, 600)], Mark(600, 610, 600)))
+    a, b = TopicPartition("a", 0), TopicPartition("b", 0)
+    found = known.translate_group({a: 10, b: 600}, {}, {})
+    assert [one.offset for one in found.values() if isinstance(one, Translated)] == [500, 500]
+    found = known.translate_group({a: 9, b: 600}, {}, {})
+    assert [one.offset for one in found.values() if isinstance(one, Translated)] == [9, 9]
