@@ -59,7 +59,8 @@ def add(verbs: Any) -> None:
         verbs,
         _PAUSE,
         "pause a flow, a connector, a topic or a partition",
-        "Pauses the connectors of a flow: tasks stay and do nothing. With --topic, a topic of the source (with --partition, one "
+        "Pauses the connectors of a flow: tasks stay and do nothing. Heartbeats continue, because the flow in the opposite direction "
+        "copies them; --connector heartbeat pauses them. With --topic, a topic of the source (with --partition, one "
         "of its partitions) is no longer read; all others continue. Offsets are kept, so no data is lost within the retention "
         "of the source. The reason of its state PAUSED contains the user, the time and --reason. A topic stays "
         "paused, also after a restart, until mm2 resume.",
@@ -95,7 +96,7 @@ def add(verbs: Any) -> None:
         verbs,
         _STOP,
         "stop a flow or a connector: shut its tasks down until it is resumed",
-        "Stops the connectors of a flow: their tasks are shut down, and their offsets may be altered through REST. mm2 resume "
+        "Stops the connectors of a flow, except heartbeats: their tasks are shut down, and their offsets may be altered through REST. mm2 resume "
         "starts them again. A topic or a partition has no task of its own: use mm2 pause.",
         ("the whole flow", "mm2 stop mm2.properties 'A->B'"),
         ("heartbeats only", "mm2 stop mm2.properties 'A->B' --connector heartbeat"),
@@ -107,7 +108,9 @@ def _add(verbs: Any, action: _Action, text: str, description: str, *rows: tuple[
     parser = verbs.add_parser(action.verb, help=text, description=f"{description} {codes}", epilog=examples(*rows))
     add_file(parser)
     parser.add_argument(
-        "--connector", metavar="C", help="only this connector: source, checkpoint or heartbeat (default: all three)"
+        "--connector",
+        metavar="C",
+        help="only this connector: source, checkpoint or heartbeat (default: all three; to pause and to stop, all but heartbeat)",
     )
     parser.add_argument(
         "--timeout", metavar="SECONDS", type=seconds, default=30.0, help="how long to wait for the result (default: 30)"
@@ -257,6 +260,9 @@ def _control(options: Any, action: _Action) -> int:
         if wanted not in names:
             raise CommandError(f"{pair} has no connector {wanted} there; it has {', '.join(names) or 'none'}.")
         names = [wanted]
+    elif action in {_PAUSE, _STOP}:
+        # Heartbeats show that the processes of the flow run, and the opposite flow copies them: it would show missed ones.
+        names = [name for name in names if name != part_named("heartbeat")]
     since = {name: rest.status(name) for name in names}
     if options.task is not None:
         tasks = [task["id"] for task in since[names[0]]["tasks"]]

@@ -23,11 +23,13 @@ from mm2.config.mirror_keys import (
     SOURCE_CONNECTOR,
     is_job_on,
 )
-from mm2.config.mirrormaker import DEDICATED_WORKER_DEFAULTS, SourceAndTarget
+from mm2.config.mirrormaker import BYTE_ARRAY_CONVERTER, DEDICATED_WORKER_DEFAULTS, SourceAndTarget
 from mm2.config.worker_keys import WorkerConfig, storage_topics
 from mm2.connect.api import ConnectError
 from mm2.connect.stores.internal_topic import InternalTopic, check, explain, why_missing
 from mm2.connect.stores.offset_survey import stored_configs
+from mm2.copy.causes import shortened
+from mm2.copy.spec import ChangesSpec, PartitionSpec
 from mm2.evidence import UNCOMPARED
 from mm2.kafka.admin import Admin
 from mm2.kafka.admin.rights import Rights
@@ -57,10 +59,11 @@ from mm2.mirror.own_topics import is_own_topic, kept_dead_letters, kept_ledger
 from mm2.mirror.plans import FlowPlan
 from mm2.mirror.preserved_offsets import PreservedOffsets, denies_writes
 from mm2.mirror.provenance import Provenance
-from mm2.mirror.record_changes import changes_spec, changing_keys
+from mm2.mirror.record_changes import CONVERTER_KEYS, changes_spec, changing_keys
 from mm2.mirror.recurring_errors import RecurringErrors
 from mm2.mirror.remote_topics import REPLICATION_FACTOR_KEY, RemoteTopics
 from mm2.mirror.required_acls import AclStatus, Names, RequiredAcl, required_acls
+from mm2.mirror.sample_records import try_samples
 from mm2.mirror.source_connector import TOLERANCE_KEY, topic_selection
 from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY, kept_syncs, syncs_side, syncs_topic
 from mm2.mirror.target_logs import TargetLoss, target_losses
@@ -164,6 +167,7 @@ class _Previewer:
         self._notes: list[str] = []
         self._unreachable: list[str] = []
         self._admins: dict[Side, Admin] = {}
+        self._changes: ChangesSpec | None = None
         self._creatable: dict[tuple[Side, str], bool] = {}  # by missing topic
         for side in Side:
             cluster, admin = self._clients.admin(side, f"plan-{side.value}-admin")
@@ -196,6 +200,7 @@ class _Previewer:
                 self._lost_copies(topics)
                 self._remote_topics(topics, source, target)
                 self._merges(topics, source)
+                self._samples({topic: source.partitions[topic] for topic in topics})
                 self._topics_of_producers(topics)
                 self._configs(topics, target)
                 self._preserved_offsets(topics, source, target)
@@ -233,9 +238,32 @@ class _Previewer:
             f"{', '.join(keys)}: the records of all topics of the flow are decoded, changed and encoded one by one. This takes "
             "many times the processor time of copying batches as bytes."
         )
-        found = changes_spec(self._props, self._plan.worker, connector=_name(SOURCE_CONNECTOR), task=0)
+        found = self._changes = changes_spec(self._props, self._plan.worker, connector=_name(SOURCE_CONNECTOR), task=0)
         if found is not None and found.not_repeatable:
             self._notes.append(f"Delivery is at-least-once: {found.not_repeatable}.")
+
+    def _samples(self, topics: Mapping[str, int]) -> None:
+        """Run the transformations and converters on sample records, and report those that would fail."""
+        if self._changes is None:
+            return
+        remote, named = self._selection.remote, self._selection.named_if_routed
+        alias = self._pair.source
+        found = try_samples(
+            self._admins[Side.SOURCE],
+            self._changes,
+            topics,
+            lambda tp: PartitionSpec(tp.topic, tp.partition, remote(tp.topic), named(tp.topic)),
+        )
+        for key, failed in found.failed.items():
+            do = f"set {key} = {BYTE_ARRAY_CONVERTER}" if key in CONVERTER_KEYS else f"change {key or 'transforms'}"
+            self._errors.append(
+                f"{key or 'The record chain'} would stop {len(failed):,} of {len(found.partitions):,} partitions of {alias} from which "
+                f"sample records were read: {do}, or errors.tolerance = all. First error: {shortened(found.examples[key])}"
+            )
+        if found.skipped:
+            self._notes.append(
+                f"{found.skipped:,} of {found.records:,} sample records of {alias} would be skipped (errors.tolerance = all)."
+            )
 
     # -- internal topics
 

@@ -49,6 +49,11 @@ from mm2.mirror.routing import TopicRoute, topic_route
 #: Setting with what replaces values of config providers in errors, as JSON. Executors resolve no references.
 HIDDEN_KEY: Final = "mm2.hidden"
 _LEAST_DELAY_MS: Final = 300
+_KEYS: Final = {
+    ProcessingStage.KEY_CONVERTER: "key.converter",
+    ProcessingStage.VALUE_CONVERTER: "value.converter",
+    ProcessingStage.HEADER_CONVERTER: "header.converter",
+}
 _OWN_CLASSES: Final = "mm2.connect."
 
 
@@ -202,7 +207,7 @@ class RecordChain:
         try:
             self._operator.execute_failed(context, stage, class_name, error)
         except ConnectError as exceeded:
-            raise ChangeFailed(f"{reason} (errors.tolerance is none)") from exceeded
+            raise ChangeFailed(f"{reason} (errors.tolerance is none)", _KEYS.get(stage, "transforms")) from exceeded
         return Passing(SKIPPED) if is_passing else SKIPPED
 
     def _delay(self, part: PartitionSpec, record: Record, reason: str, *, may_end: bool) -> None:

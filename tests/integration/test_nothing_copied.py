@@ -23,6 +23,7 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
 
+LONG_CONVERTER = "org.apache.kafka.connect.converters.LongConverter"
 Capsys = pytest.CaptureFixture[str]
 
 
@@ -116,6 +117,42 @@ def test_few_old_records_are_a_backlog(pair: tuple[LocalKafka, LocalKafka], tmp_
     assert 8 < late["lag_bytes"] < 800
     rows = [line.split() for line in asked(capsys, "lag", file, "L->B")[1].splitlines()]
     assert next(row for row in rows if row and row[0] == "late-0")[2] == str(late["lag_bytes"])
+
+
+def test_one_cause_in_79_partitions_is_one_message(
+    pair: tuple[LocalKafka, LocalKafka], tmp_path: Path, capsys: Capsys
+) -> None:
+    """A converter that cannot convert any record. `plan` reports it before anything runs."""
+    a, b = pair
+    create(a, "many", 79)
+    for partition in range(79):
+        write(a, "many", [(None, b"no number %d" % partition)] * 3, partition)
+    more = {"C->B.enabled": "true", "C->B.topics": "many", "C->B.value.converter": LONG_CONVERTER}
+    file = config(tmp_path, (a, b), clusters="C, B", **{"C.bootstrap.servers": a.bootstrap, **more})
+    code, out, _ = asked(capsys, "plan", file, "C->B")
+    (error,) = [line for line in out.splitlines() if line.startswith("! ")]
+    assert (code, len(error) < 800) == (1, True)
+    assert "value.converter would stop 79 of 79 partitions of C from which sample records were read" in error
+    assert "set value.converter = org.apache.kafka.connect.converters.ByteArrayConverter" in error
+    process = MirrorProcess(file, tmp_path / "log", "B")
+    try:
+        out = ""
+
+        def is_stopped() -> bool:
+            nonlocal out
+            code, out, _ = asked(capsys, "status", file, "C->B")
+            return code == 1 and "79 partitions  FAILED" in out
+
+        wait_until(is_stopped, 60, detail=lambda: out + process.tail())
+        assert len(out) < 6_000, out
+        assert out.count("converter org.apache.kafka.connect.converters.LongConverter failed") <= 12
+        wide = asked(capsys, "status", file, "C->B", "--output", "wide")[1]
+        assert wide.count("FAILED") > 79
+        (flow,) = json.loads(asked(capsys, "status", file, "C->B", "--json")[1])["flows"]
+        assert sum(cause["partitions"] for cause in flow["causes"]) == 79
+        assert len(json.dumps(flow["troubles"])) < 4_000
+    finally:
+        process.clean_up()
 
 
 def test_a_process_with_another_file_is_reported(pair: tuple[LocalKafka, LocalKafka], tmp_path: Path) -> None:

@@ -40,7 +40,11 @@ REENCODING_SLICE_S: Final = 1.0
 
 
 class ChangeFailed(Exception):
-    """A record cannot be changed, and that is not tolerated. The partition stops."""
+    """A record cannot be changed, and that is not tolerated. The partition stops. ``key``: the setting with the step that failed."""
+
+    def __init__(self, reason: str, key: str = "") -> None:
+        super().__init__(reason)
+        self.key = key
 
 
 class ChangeDelayed(Exception):

@@ -38,6 +38,11 @@ def events(out: io.StringIO) -> list[str]:
     return found
 
 
+def existing_loggers() -> list[logging.Logger]:
+    loggers = [one for one in logging.root.manager.loggerDict.values() if isinstance(one, logging.Logger)]
+    return [logging.root, *loggers]
+
+
 def test_libraries_that_log_secrets_log_warnings_only_at_any_level(out: io.StringIO) -> None:
     """At DEBUG, uvicorn and websockets log cookies and tokens, py4j the secret of its gateway; a logger may be created later."""
     loggers = [one for one in logging.root.manager.loggerDict.values() if isinstance(one, logging.Logger)]
@@ -64,17 +69,17 @@ def test_libraries_that_log_secrets_log_warnings_only_at_any_level(out: io.Strin
 @pytest.mark.parametrize("namespace", ["root", "mm2", "mm2.audit"])
 def test_the_audit_log_cannot_be_switched_off_through_rest(out: io.StringIO, namespace: str) -> None:
     """An operator may set log levels, and must not hide what it does."""
-    loggers = [one for one in logging.root.manager.loggerDict.values() if isinstance(one, logging.Logger)]
-    before = {logger: logger.level for logger in (logging.root, *loggers)}
+    logging.getLogger(AUDIT).setLevel(logging.NOTSET)  # another test may have set levels
+    before = {logger: logger.level for logger in existing_loggers()}
     try:
         assert AUDIT not in Loggers().set_level(namespace, "OFF")
         events(out)
         changed(Principal("ann", Kind.PASSWORD), Role.OPERATOR, "PUT", "/admin/loggers/root", 200)
         assert events(out) == ["request"]
     finally:
-        for logger, level in before.items():
-            logger.setLevel(level)
-        logging.getLogger(AUDIT).setLevel(before.get(logging.getLogger(AUDIT), logging.NOTSET))
+        for logger in existing_loggers():
+            logger.setLevel(before.get(logger, logging.NOTSET))
+        logging.getLogger(AUDIT).setLevel(logging.NOTSET)
 
 
 def test_a_level_set_through_rest_applies_to_log_lines(out: io.StringIO) -> None:
