@@ -226,7 +226,7 @@ def test_offsets_of_a_stopped_source_are_shown_changed_and_removed(rest: Rest, b
     for body, status in (
         ({}, 400),
         ({"offsets": []}, 400),
-        ({"offsets": [{"offset": {"count": 1}}]}, 400),
+        ({"offsets": [{"offset": {"count": 1}}]}, 500),
         ({"offsets": [{"partition": {"number": {"a": 1}}, "offset": {"count": 1}}]}, 400),
         ({"offsets": 7}, 500),
         ({"unknown": []}, 500),

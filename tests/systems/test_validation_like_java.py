@@ -122,6 +122,10 @@ BODIES: dict[str, dict[str, str]] = {
 }
 
 
+#: Keys of clients that came with Kafka 4.4, which the mirror connectors of 4.3 do not have.
+NEWER = {f"sasl.oauthbearer.allow.unverified.{what}" for what in ("audience", "issuer")}
+
+
 @pytest.fixture(scope="module", params=[JavaDistributedWorker, pytest.param(NewestJavaWorker, marks=pytest.mark.slow)])
 def java(
     request: pytest.FixtureRequest, broker: LocalKafka, group: str, tmp_path_factory: pytest.TempPathFactory
@@ -165,6 +169,7 @@ def test_a02_every_row_of_the_response_equals_java_s(
         pytest.skip(f"MirrorMaker {java.version} is not in Maven Central")
     expected_head, expected = validated(java, BODIES[body])
     head, rows = validated(worker, BODIES[body])
+    rows = [(name, row) for name, row in rows if name not in NEWER - dict(expected).keys()]
     assert list(differences(dict(rows), dict(expected))) == []
     # Java returns the keys of converters and clients in the order of a hash table.
     prefixes = ("key.converter.", "value.converter.", "header.converter.", "producer.", "consumer.", "admin.")
