@@ -96,7 +96,9 @@ class Try:
 _REPORTED: Final = (
     r"sasl\.(login|client|login\.callback|client\.callback)\.(handler\.)?class|sasl\.oauthbearer\.jwt\.\w+\.class"
 )
+_OF_44: Final = r"sasl\.oauthbearer\.allow\.unverified\.\w+|internal\.topics\.automatic\.creation\.enable|metadata\.cluster\.check\.enable"
 INTENDED: Final[Sequence[tuple[str, str]]] = (
+    (rf"\w+\t\w+\t({_OF_44})\t.*", "a key of Kafka 4.4, which Java's 4.3 does not have"),
     (
         r"(validate|create)\t\w+\tconnector\.plugin\.version\t.*",
         "Java fails with a NullPointerException or reports the error twice; an empty version is any version",
