@@ -256,7 +256,11 @@ def test_a_topic_recreated_during_a_look_up_has_not_lost_records(flow: Flow, mon
     """ListOffsets names topics only, so the log end may be that of a topic that was created after the metadata was read."""
     topic = f"{flow.name}-recreated"
     create(flow.target, topic)
-    write(flow.target, topic, numbered(0, 20))
+    producer = producer_of(flow.target, enable__idempotence=True)
+    for value in numbered(0, 20):
+        producer.produce(topic, value, partition=0)
+    assert producer.flush(30) == 0
+    ((header, _), *_) = batches(flow.target, topic)
     cluster = Cluster(
         ClientSettings.from_props({"bootstrap.servers": flow.target.bootstrap}, client_id="look-up"), name="B"
     )
@@ -270,7 +274,7 @@ def test_a_topic_recreated_during_a_look_up_has_not_lost_records(flow: Flow, mon
         return described(*arguments, **options)
 
     topic_id = cluster.metadata([topic]).topics[topic].topic_id
-    question = ProgressQuestion(ProducerIdentity(1, 0), 20, 20, 0, -1, topic_id)
+    question = ProgressQuestion(ProducerIdentity(header.producer_id, header.producer_epoch), 20, 20, 0, -1, topic_id)
     try:
         found = look_up.progress({partition: question})[partition]
         assert isinstance(found, TargetProgress), found

@@ -24,7 +24,7 @@ from tests.integration.asking import asked, terminal
 from tests.integration.copy_flow import producer_of
 from tests.integration.mirror_flow import commit, committed, create, write
 from tests.integration.mirror_process import ROOT, ends, table, write_config
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, wait_until
 
 GONE = "127.0.0.1:1"
 NUMBER = b"1"
@@ -296,7 +296,7 @@ def test_failback_counts_the_records_of_an_aborted_transaction_as_the_flow_would
         producer.produce(topic, NUMBER, partition=0)
     assert producer.flush(30) == 0
     producer.abort_transaction(30)
-    assert ends(kafka_a, topic) == [1_204, 50]
+    wait_until(lambda: ends(kafka_a, topic) == [1_204, 50])  # the marker is written after the answer
     code, out, _ = asked(capsys, "failback", file, flow, "--dry-run", "--json")
     document = json.loads(out)
     assert document["records_at_risk"] == records, document

@@ -53,7 +53,7 @@ def samples(now_s: int) -> str:
     for process in ("a", "b"):
         for partition, lag in ((0, 30), (1, 40)):
             constant("mm2_partition_lag_records", f'{TOPIC},partition="{partition}",instance="{process}"', lag)
-    for partition, state in enumerate(("PAUSED", "RUNNING")):
+    for partition, state in enumerate(("CORRUPT", "RUNNING")):
         constant("mm2_partition_state", f'{TOPIC},partition="{partition}",state="{state}"', 1)
     for bound in ("0.5", "1.0", "+Inf"):
         series("mm2_copy_latency_seconds_bucket", f'{FLOW},stage="visible",le="{bound}"', counts)

@@ -107,6 +107,8 @@ def test_few_old_records_are_a_backlog(pair: tuple[LocalKafka, LocalKafka], tmp_
     for _ in range(10):
         producer.produce("late", b"1", partition=0, timestamp=int((time.time() - 143) * 1000))
     assert producer.flush(30) == 0
+    create(b, "L.late", 1)
+    write(b, "L.late", [(None, b"1")] * 2, 0)
     create(b, ledger_topic("L"), config=LEDGER_CONFIGS)
     record = entry_record(LedgerEntry("late", 0, "L.late", Mark(2, 2, 2), 2, end=10))
     write(b, ledger_topic("L"), [(record.key, record.value)], 0)

@@ -19,7 +19,7 @@ from mm2.copy.executor.commits import state_of
 from mm2.copy.executor.copier import Copier
 from mm2.copy.executor.reports import progress_key
 from mm2.copy.ledger import Ledger
-from mm2.copy.session import Start
+from mm2.copy.session import CopyId, Start
 from mm2.copy.spec import Assignment, CopySpec, PartitionProgress
 from mm2.kafka.errors import DisconnectedFailure
 from mm2.kafka.records.record import Record
@@ -370,6 +370,9 @@ class _Task(MirrorSourceTask):
         self._driver = driver
         self._spec = driver.spec
         self._source_alias = driver.spec.source_alias
+        self._copy_id = CopyId(driver.spec.group, driver.spec.connector)
+        self._remote_topics = {part.source: part.remote_topic for part in driver.spec.partitions}
+        self._former_ledger = None
         self._start_from: Any = SimpleNamespace(offsets={})
         self.context: Any = SimpleNamespace(worker=SimpleNamespace(exactly_once=False))
 
