@@ -257,8 +257,8 @@ def test_a_topic_recreated_during_a_look_up_has_not_lost_records(flow: Flow, mon
     topic = f"{flow.name}-recreated"
     create(flow.target, topic)
     producer = producer_of(flow.target, enable__idempotence=True)
-    for value in numbered(0, 20):
-        producer.produce(topic, value, partition=0)
+    for number in range(20):
+        producer.produce(topic, b"%d" % number, partition=0)
     assert producer.flush(30) == 0
     ((header, _), *_) = batches(flow.target, topic)
     cluster = Cluster(
