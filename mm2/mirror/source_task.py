@@ -205,12 +205,18 @@ class MirrorSourceTask(SourceTask):
         """Restart copying if a user has accepted another cluster as the source since it began."""
         if self._ledger is None or accepted_source(self._ledger.ledger) == self._known_source:
             return job
-        if not job.stop(_STOP_TIMEOUT_S):
-            log.warning(_NOT_STOPPED)
-        self._known_throttles = {}
-        self._job = self._engine.open(self._spec, self._starts, self._pauses, self._known_ledger)
+        job = self._restarted(job)
         # Known once copying has begun; until then it is not restarted again.
         self._known_source = accepted_source(self._ledger.ledger)
+        return job
+
+    def _restarted(self, job: CopyJob) -> CopyJob:
+        """Stop copying, and begin again at the positions in the offsets topic."""
+        if not job.stop(_STOP_TIMEOUT_S):
+            log.warning(_NOT_STOPPED)
+        self._held = {}  # not before: a topic stays paused until no task copies it any more
+        self._known_throttles = {}
+        self._job = self._engine.open(self._spec, self._starts, self._pauses, self._known_ledger)
         return self._job
 
     def _follow_pauses(self, job: CopyJob) -> CopyJob:
@@ -223,11 +229,7 @@ class MirrorSourceTask(SourceTask):
             held, self._held = self._held, {**self._held, **holds(self._ledger.ledger)}
             if held.keys() - holds(self._ledger.ledger).keys():
                 log.info("Topics were failed back; copying is restarted.")
-                if not job.stop(_STOP_TIMEOUT_S):
-                    log.warning(_NOT_STOPPED)
-                self._held = {}
-                self._known_throttles = {}
-                self._job = job = self._engine.open(self._spec, self._starts, self._pauses, self._known_ledger)
+                job = self._restarted(job)
         pauses = self._pauses()
         if pauses != self._known_pauses:
             self._known_pauses = pauses
