@@ -15,7 +15,7 @@ from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.endpoints import Endpoints
 from mm2.copy.executor.fetched_batches import MISSING
 from mm2.copy.executor.link import DriverLink
-from mm2.copy.executor.losses import Losses, truncated
+from mm2.copy.executor.losses import Losses, cut_at
 from mm2.copy.executor.new_sessions import NewSessions
 from mm2.copy.executor.outgoing_records import CopiedRange
 from mm2.copy.executor.preserved_starts import PreservedStart, PreservedStarts
@@ -361,19 +361,8 @@ class ContinuedSessions:
         if entry.session is not None and (before := entry.session.start.target - end) > 0:
             lost, position = lost + before, entry.session.start.source
         last = cursor.window.trail.last_source(end)
-        if last is None or cursor.window.foreign or cursor.window.others is not None:
-            is_alone = cursor.window.others is None
-            reason = truncated(cursor.spec.target, self._spec.target_alias, lost, end, is_alone=is_alone)
-            cursor.fail(PartitionState.LOST_RANGE, reason)
-            return
-        self._log.error(
-            "target lost acknowledged records, resending them",
-            partition=str(cursor.spec.target),
-            records=lost,
-            end=end,
-        )
-        cursor.window.trail.target_cut(end)
-        self._new_sessions.open({cursor.partition: min(last + 1, position)})
+        if cut_at(cursor, self._spec.target_alias, last, lost, end) and last is not None:
+            self._new_sessions.open({cursor.partition: min(last + 1, position)})
 
     # -- look-ups -------------------------------------------------------------------------------------------------------
 

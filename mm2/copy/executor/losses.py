@@ -28,6 +28,8 @@ from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure, value_of
 from mm2.kafka.structs import EARLIEST, LATEST, EpochEnd, TopicPartition
 
+log = structlog.get_logger(__name__)
+
 #: A broker may reject an offset that is in its log for this time, because replicas learn of a new leader at different times.
 CONTRADICTED_S: Final = 5.0
 
@@ -191,20 +193,9 @@ class Losses:
     def transactions_truncated(self, cursor: Cursor, end: int) -> None:
         """The target lost committed records and ends at this offset: copy them again. Nothing is in flight."""
         lost, last = cursor.window.target - end, cursor.window.trail.last_source(end, may_end_with_markers=True)
-        is_alone = cursor.window.others is None
-        if last is None or cursor.window.foreign or not is_alone:
-            reason = truncated(cursor.spec.target, self._spec.target_alias, lost, end, is_alone=is_alone)
-            cursor.fail(PartitionState.LOST_RANGE, reason)
-            return
-        self._log.error(
-            "target lost acknowledged records, resending them",
-            partition=str(cursor.spec.target),
-            records=lost,
-            end=end,
-        )
-        cursor.window.trail.target_cut(end)
-        cursor.outbox.queue.clear()
-        self._new_sessions.open_again(cursor, Mark(last + 1, end, 0))
+        if cut_at(cursor, self._spec.target_alias, last, lost, end) and last is not None:
+            cursor.outbox.queue.clear()
+            self._new_sessions.open_again(cursor, Mark(last + 1, end, 0))
 
     def preserved_truncated(self, cursor: Cursor, end: int) -> None:
         """The target lost what was acknowledged, or has got late records of a predecessor, and ends at this offset: where offsets
@@ -460,6 +451,22 @@ def recreated(target: TopicPartition, alias: str, records: int) -> str:
         f"{target} of {alias} was deleted and recreated, {records} records that were copied to it are lost; reset the position "
         "of this partition to copy it again"
     )
+
+
+def cut_at(cursor: Cursor, alias: str, last: int | None, lost: int, end: int) -> bool:
+    """The target ends at this offset and lost so many records; ``last`` is the source offset of the last one that is left (None:
+    unknown). Whether it is known which were lost; otherwise the partition stops.
+    """
+    is_alone = cursor.window.others is None
+    if last is None or cursor.window.foreign or not is_alone:
+        reason = truncated(cursor.spec.target, alias, lost, end, is_alone=is_alone)
+        cursor.fail(PartitionState.LOST_RANGE, reason)
+        return False
+    log.error(
+        "target lost acknowledged records, resending them", partition=str(cursor.spec.target), records=lost, end=end
+    )
+    cursor.window.trail.target_cut(end)
+    return True
 
 
 def truncated(target: TopicPartition, alias: str, lost: int, end: int, *, is_alone: bool) -> str:
