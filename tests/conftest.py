@@ -20,14 +20,23 @@ hypothesis.settings.load_profile("patient")
 @pytest.fixture(autouse=True)
 def _logging_as_it_was() -> Iterator[None]:
     """Reset the logging configuration, so that a test does not inherit that of the previous test."""
-    root, handlers, level = logging.root, list(logging.root.handlers), logging.root.level
+    root, handlers, levels = logging.root, list(logging.root.handlers), _own_levels()
     structlog.reset_defaults()
     # structlog's default without local variables in tracebacks: formatting those takes a second or more.
     plain = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
     structlog.configure(processors=[*structlog.get_config()["processors"][:-1], plain])
     yield
     root.handlers[:] = handlers
-    root.setLevel(level)
+    for logger in _own_levels():
+        logger.setLevel(levels.get(logger, logging.NOTSET))
+    for logger, level in levels.items():
+        logger.setLevel(level)
+
+
+def _own_levels() -> dict[logging.Logger, int]:
+    """The loggers that do not inherit their level. Iterates over a copy: a thread may create one meanwhile."""
+    named = [one for one in list(logging.root.manager.loggerDict.values()) if isinstance(one, logging.Logger)]
+    return {one: one.level for one in (logging.root, *named) if one.level != logging.NOTSET}
 
 
 @pytest.fixture(scope="session", autouse=True)

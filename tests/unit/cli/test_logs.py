@@ -20,15 +20,9 @@ from mm2.connect.rest.access.roles import Kind, Principal, Role
 @pytest.fixture
 def out() -> Iterator[io.StringIO]:
     stream = io.StringIO()
-    before = {name: logging.getLogger(name).level for name in ("", "kafka", "some", "some.part")}
-    handlers = logging.root.handlers[:]
     configure_logging("json", "info", stream=stream)
     yield stream
-    structlog.reset_defaults()
     logging.captureWarnings(capture=False)
-    logging.root.handlers[:] = handlers
-    for name, level in before.items():
-        logging.getLogger(name).setLevel(level)
 
 
 def events(out: io.StringIO) -> list[str]:
@@ -38,48 +32,30 @@ def events(out: io.StringIO) -> list[str]:
     return found
 
 
-def existing_loggers() -> list[logging.Logger]:
-    loggers = [one for one in logging.root.manager.loggerDict.values() if isinstance(one, logging.Logger)]
-    return [logging.root, *loggers]
-
-
 def test_libraries_that_log_secrets_log_warnings_only_at_any_level(out: io.StringIO) -> None:
     """At DEBUG, uvicorn and websockets log cookies and tokens, py4j the secret of its gateway; a logger may be created later."""
-    loggers = [one for one in logging.root.manager.loggerDict.values() if isinstance(one, logging.Logger)]
-    before = {logger: logger.level for logger in (logging.root, *loggers)}
-    try:
-        for namespace in ("root", "py4j"):
-            Loggers().set_level(namespace, "DEBUG")
-        names = [*WITHHELD, "websockets.created.later", "uvicorn.error"]
-        events(out)
-        for name in names:
-            logging.getLogger(name).debug("< Cookie: secret")
-            logging.getLogger(name).info("Command to send: secret")
-            logging.getLogger(name).warning(name)
-        assert events(out) == names
-        found = Loggers().level("py4j")
-        assert found is not None
-        assert found.level == "WARN"
-        assert logging.getLogger("some").isEnabledFor(logging.DEBUG)
-    finally:
-        for logger, level in before.items():
-            logger.setLevel(level)
+    for namespace in ("root", "py4j"):
+        Loggers().set_level(namespace, "DEBUG")
+    names = [*WITHHELD, "websockets.created.later", "uvicorn.error"]
+    events(out)
+    for name in names:
+        logging.getLogger(name).debug("< Cookie: secret")
+        logging.getLogger(name).info("Command to send: secret")
+        logging.getLogger(name).warning(name)
+    assert events(out) == names
+    found = Loggers().level("py4j")
+    assert found is not None
+    assert found.level == "WARN"
+    assert logging.getLogger("some").isEnabledFor(logging.DEBUG)
 
 
 @pytest.mark.parametrize("namespace", ["root", "mm2", "mm2.audit"])
 def test_the_audit_log_cannot_be_switched_off_through_rest(out: io.StringIO, namespace: str) -> None:
     """An operator may set log levels, and must not hide what it does."""
-    logging.getLogger(AUDIT).setLevel(logging.NOTSET)  # another test may have set levels
-    before = {logger: logger.level for logger in existing_loggers()}
-    try:
-        assert AUDIT not in Loggers().set_level(namespace, "OFF")
-        events(out)
-        changed(Principal("ann", Kind.PASSWORD), Role.OPERATOR, "PUT", "/admin/loggers/root", 200)
-        assert events(out) == ["request"]
-    finally:
-        for logger in existing_loggers():
-            logger.setLevel(before.get(logger, logging.NOTSET))
-        logging.getLogger(AUDIT).setLevel(logging.NOTSET)
+    assert AUDIT not in Loggers().set_level(namespace, "OFF")
+    events(out)
+    changed(Principal("ann", Kind.PASSWORD), Role.OPERATOR, "PUT", "/admin/loggers/root", 200)
+    assert events(out) == ["request"]
 
 
 def test_a_level_set_through_rest_applies_to_log_lines(out: io.StringIO) -> None:
