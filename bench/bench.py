@@ -141,7 +141,9 @@ def _parser() -> Any:
     parser.add_argument(
         "--preserve-offsets", action="store_true", help="compare with and without preserve.offsets instead of with Java"
     )
-    parser.add_argument("--results", type=Path, default=_REPOSITORY / "bench" / "RESULTS.md", help="appended to")
+    parser.add_argument(
+        "--results", type=Path, default=_REPOSITORY / "bench" / "RESULTS.md", help="the page of results"
+    )
     parser.add_argument(
         "--disk", action="store_true", help="store the brokers' logs on disk even if they fit into memory"
     )
@@ -204,7 +206,7 @@ def _measure_rows(hall: Hall, options: Any) -> int:
         _report(hall, event_now, results[event.name], options.results)
         store.write(results)
     report.show_table(hall.console, results)
-    report.append_table(options.results, results, f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC")
+    report.put_table(options.results, results, f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC")
     _say(hall.console, f"{(time.monotonic() - began) / 60:.0f} minutes.")
     return 0 if all(event.name in results and results[event.name].complete for event in chosen) else 1
 
@@ -248,10 +250,9 @@ def _measure_line(hall: Hall, options: Any) -> None:
             for processes in (1, 2) * (options.runs or 1)
         ]
     report.show_lines(hall.console, physics.FIGURES, outcomes)
-    title = (
-        f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, commit {report.commit(_REPOSITORY)}, the physical line, {shape.name}"
-    )
-    report.append_lines(options.results, title + (", TLS" if options.tls else ""), physics.FIGURES, outcomes)
+    name = f"the physical line, {shape.name}{', TLS' if options.tls else ''}"
+    at = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, commit {report.commit(_REPOSITORY)}."
+    report.put_lines(options.results, name, at, physics.FIGURES, outcomes)
 
 
 def _profile(hall: Hall, event: Event, options: Any) -> None:
@@ -265,7 +266,7 @@ def _profile(hall: Hall, event: Event, options: Any) -> None:
 
 def _report(hall: Hall, event: Event, result: Result, file: Path) -> None:
     report.show(hall.console, event, result)
-    report.append(file, event, result)
+    report.put_result(file, event, result)
 
 
 def _say(console: Console, text: str) -> None:

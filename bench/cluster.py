@@ -147,7 +147,9 @@ def main() -> int:
     parser.add_argument("--topics", type=int, default=1000, help="of ten partitions each (default: %(default)s)")
     parser.add_argument("--rate", type=int, default=2000, help="records/s in all (default: %(default)s)")
     parser.add_argument("--masters", nargs="+", choices=("local", "cluster"), default=("local", "cluster"))
-    parser.add_argument("--results", type=Path, default=_REPOSITORY / "bench" / "RESULTS.md", help="appended to")
+    parser.add_argument(
+        "--results", type=Path, default=_REPOSITORY / "bench" / "RESULTS.md", help="the page of results"
+    )
     options = parser.parse_args()
     topics = [f"many-{index:05}" for index in range(options.topics)]
     results = []
@@ -163,10 +165,9 @@ def main() -> int:
     except (BenchFailed, KafkaFailure, SandboxError) as failure:
         sys.stderr.write(f"bench.cluster: {failure}\n")
         return 1
-    text = "\n".join(_lines(results, options.topics * _PARTITIONS, options.rate))
-    with options.results.open("a") as file:
-        file.write(f"\n{text}\n")
-    sys.stdout.write(f"{text}\n")
+    lines = _lines(results, options.topics * _PARTITIONS, options.rate)
+    report.put(options.results, "driver and executors", *lines)
+    sys.stdout.write("\n".join(lines) + "\n")
     return 0
 
 
@@ -187,10 +188,8 @@ def _lines(results: list[Result], partitions: int, rate: int) -> list[str]:
     ]
     starts = ", ".join(f"{titles[one.master]} {one.start_s:.1f} s" for one in results)
     return [
-        f"## {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, commit {report.commit(_REPOSITORY)}, driver and executors",
-        "",
         (
-            f"{partitions:,} partitions at rest for a minute, then {rate:,} single records of 200 B per second to all of them. From the start to "
+            f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, commit {report.commit(_REPOSITORY)}. {partitions:,} partitions at rest for a minute, then {rate:,} single records of 200 B per second to all of them. From the start to "
             f"the first record of all: {starts}. {report.machine()}"
         ),
         "",

@@ -230,7 +230,7 @@ def main() -> int:
     parser.add_argument("--connectors", type=int, default=100)
     parser.add_argument("--tasks", type=int, default=10)
     parser.add_argument("--only", choices=list(KINDS), help="measure only this worker")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="appended to")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the page of results")
     options = parser.parse_args()
     section = Section(
         "connectors",
@@ -249,7 +249,7 @@ def main() -> int:
             except BenchFailed as failure:
                 section.fail(name, failure)
     sys.stdout.write("\n".join(section.lines()) + "\n")
-    section.append(options.results)
+    section.put(options.results)
     return 1 if section.failures else 0
 
 

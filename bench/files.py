@@ -153,7 +153,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--only", choices=list(KINDS), help="leave the other one out")
     parser.add_argument("--converter", choices=list(_CONVERTERS), default="string")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="appended to")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the page of results")
     options = parser.parse_args()
     section = Section(
         f"files, {options.converter}",
@@ -178,7 +178,7 @@ def main() -> int:
                         section.fail(name, failure)
             cluster.close()
         sys.stdout.write("\n".join(section.lines()) + "\n")
-        section.append(options.results)
+        section.put(options.results)
         return 1 if section.failures else 0
     finally:
         shutil.rmtree(folder, ignore_errors=True)

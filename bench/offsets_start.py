@@ -142,7 +142,7 @@ def main() -> int:
     ):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--only", choices=list(KINDS), help="measure only this worker")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="appended to")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the page of results")
     options = parser.parse_args()
     section = Section(
         "offsets at the start",
@@ -165,7 +165,7 @@ def main() -> int:
                 except BenchFailed as failure:
                     section.fail(kind, failure)
     sys.stdout.write("\n".join(section.lines()) + "\n")
-    section.append(options.results)
+    section.put(options.results)
     return 1 if section.failures else 0
 
 

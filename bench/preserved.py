@@ -182,7 +182,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--rows", nargs="+", choices=[row.name for row in ROWS], default=[row.name for row in ROWS])
-    parser.add_argument("--results", type=Path, default=_REPOSITORY / "bench" / "RESULTS.md", help="appended to")
+    parser.add_argument(
+        "--results", type=Path, default=_REPOSITORY / "bench" / "RESULTS.md", help="the page of results"
+    )
     options = parser.parse_args()
     rows = [row for row in ROWS if row.name in options.rows]
     found: dict[str, list[float]] = {row.name: [] for row in rows}
@@ -191,10 +193,9 @@ def main() -> int:
     except (BenchFailed, KafkaFailure, SandboxError) as failure:
         sys.stderr.write(f"bench.preserved: {failure}\n")
         return 1
-    text = "\n".join(_lines(rows, found))
-    with options.results.open("a") as results:
-        results.write(f"\n{text}\n")
-    sys.stdout.write(f"{text}\n")
+    lines = _lines(rows, found)
+    report.put(options.results, "preserved offsets", *lines)
+    sys.stdout.write("\n".join(lines) + "\n")
     return 0
 
 
@@ -246,9 +247,10 @@ def _result(futures: Mapping[Any, Future[Any]]) -> None:
 
 def _lines(rows: Sequence[Row], found: dict[str, list[float]]) -> list[str]:
     return [
-        f"## {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, commit {report.commit(_REPOSITORY)}, preserved offsets",
-        "",
-        f"Offsets without a record on the target. {report.machine()}",
+        (
+            f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, commit {report.commit(_REPOSITORY)}. "
+            f"Offsets without a record on the target. {report.machine()}"
+        ),
         "",
         "| means | median per second | goal | runs |",
         "| --- | ---: | ---: | --- |",

@@ -32,15 +32,18 @@ def show(console: Console, event: Event, result: Result) -> None:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def append(file: Path, event: Event, result: Result) -> None:
-    """Adds a section. It describes the machine without its name or paths."""
+def put_result(file: Path, event: Event, result: Result) -> None:
+    """The section of a row. It describes the machine without its name or paths."""
     figures, present = event.figures, _present(event, result)
-    notes = [f"{run.contender}: {note}" for run in result.outcomes for note in run.notes]
-    _write(
+    notes = dict.fromkeys(f"{run.contender}: {note}" for run in result.outcomes for note in run.notes)
+    runs = {one.name: sum(run.contender == one.name for run in result.outcomes) for one in present}
+    beside = ", beside an earlier commit" if any(one.name.startswith(f"{OURS.name}-") for one in present) else ""
+    put(
         file,
-        f"## {result.at}, commit {result.commit}, {result.event}{' (quick)' if result.quick else ''}",
-        "",
+        f"{result.event}{beside}{' (quick)' if result.quick else ''}",
+        f"{result.at}, commit {result.commit}.",
         " ".join((f"{result.title}.", *result.facts, result.machine)),
+        f"Runs: {', '.join(f'{name} {number}' for name, number in runs.items())}.",
         "",
         *_table(
             ["median", *(figure.name for figure in figures)],
@@ -48,18 +51,7 @@ def append(file: Path, event: Event, result: Result) -> None:
         ),
         "",
         *(f"- {line}" for line in (*ratio_lines(event, result), *_goal_lines(result), *failure_lines(event, result))),
-        "",
-        "Every run, in order:",
-        "",
-        *_table(
-            ["run", *(figure.name for figure in figures)],
-            [
-                [run.contender, *(figure.text(run.figures.get(figure.name)) for figure in figures)]
-                for run in result.outcomes
-            ],
-        ),
-        *(["", *(f"- {note}" for note in notes)] if notes else ()),
-        "",
+        *(f"- {note}" for note in notes),
     )
 
 
@@ -71,17 +63,15 @@ def show_table(console: Console, results: Mapping[str, Result]) -> None:
     console.print(table)
 
 
-def append_table(file: Path, results: Mapping[str, Result], at: str) -> None:
+def put_table(file: Path, results: Mapping[str, Result], at: str) -> None:
     """The same as a section; rows may be of different commits, which are named."""
     commits = sorted({result.commit for result in results.values()})
-    _write(
+    put(
         file,
-        f"## {at}, the table{' (quick)' if any(result.quick for result in results.values()) else ''}",
-        "",
-        f"Commit {', '.join(commits)}. {machine()}",
+        f"the table{' (quick)' if any(result.quick for result in results.values()) else ''}",
+        f"{at}, commit {', '.join(commits)}. {machine()}",
         "",
         *_table(["figure", "against", "goal", "reached", "ours : theirs", "met"], _goal_rows(results)),
-        "",
     )
 
 
@@ -93,17 +83,10 @@ def show_lines(console: Console, figures: Sequence[Figure], outcomes: Sequence[O
     console.print(table)
 
 
-def append_lines(file: Path, title: str, figures: Sequence[Figure], outcomes: Sequence[Outcome]) -> None:
+def put_lines(file: Path, name: str, at: str, figures: Sequence[Figure], outcomes: Sequence[Outcome]) -> None:
+    """The same as a section."""
     rows = [[one.contender, *(figure.text(one.figures.get(figure.name)) for figure in figures)] for one in outcomes]
-    _write(
-        file,
-        f"## {title}",
-        "",
-        machine(),
-        "",
-        *_table(["the physical line", *(figure.name for figure in figures)], rows),
-        "",
-    )
+    put(file, name, at, machine(), "", *_table(["the physical line", *(figure.name for figure in figures)], rows))
 
 
 def ratio_lines(event: Event, result: Result) -> list[str]:
@@ -194,6 +177,13 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return ["| " + " | ".join(cells) + " |" for cells in lines]
 
 
-def _write(file: Path, *lines: str) -> None:
-    with file.open("a") as results:
-        results.write("\n" + "\n".join(lines))
+def put(file: Path, name: str, *lines: str) -> None:
+    """Replace the section of this name, or add it: earlier figures are in the history of the file."""
+    first, *sections = (file.read_text() if file.exists() else "# Results\n").split("\n## ")
+    text = f"{name}\n\n" + "\n".join(lines).strip("\n") + "\n"
+    names = [section.partition("\n")[0] for section in sections]
+    if name in names:
+        sections[names.index(name)] = text
+    else:
+        sections.append(text)
+    file.write_text("\n## ".join((first, *sections)))

@@ -32,7 +32,7 @@ from bench.conditions import Conditions
 from bench.errors import BenchFailed
 from bench.preload import preload
 from bench.proctree import session_members
-from bench.report import commit, machine
+from bench.report import commit, machine, put
 from bench.shapes import SHAPES, Shape
 from bench.venue import Venue, open_venue
 from mm2.cli.flow import CommandError, ConfiguredFlow
@@ -136,10 +136,8 @@ def section(shape: Shape, parallel: int, runs: list[dict[str, Any]], note: str) 
     best = min(runs, key=lambda run: run["seconds"])
     per_minute = best["bytes"] / best["seconds"] * 60 / 1e9
     lines = [
-        f"## {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, mm2 verify: {shape.title}",
-        "",
         (
-            f"Commit {commit(ROOT)}. {machine()} {shape.records:,} records in {shape.partitions} partitions, {parallel} Spark tasks, brokers "
+            f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, commit {commit(ROOT)}. {machine()} {shape.records:,} records in {shape.partitions} partitions, {parallel} Spark tasks, brokers "
             f"on the same cores.{f' {note}' if note else ''}"
         ),
         "",
@@ -241,8 +239,7 @@ def main() -> int:
         sys.stderr.write(f"bench.verify: {failure}\n")
         return 1
     lines = section(shape, options.parallel, runs, options.note)
-    with options.results.open("a") as results:
-        results.write("\n" + "\n".join(lines))
+    put(options.results, f"mm2 verify: {shape.title}", *lines)
     sys.stdout.write("\n".join(lines))
     return 0
 

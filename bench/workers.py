@@ -89,18 +89,12 @@ class Section:
         names = [figure.name for figure in self.figures]
         present = [kind for kind in KINDS if any(name == kind for name, _ in self.runs)]
         medians = [[KINDS[k].title, *(f.text(self.median(k, f)) for f in self.figures)] for k in present]
-        runs = [[name, *(f.text(found.get(f.name)) for f in self.figures)] for name, found in self.runs]
-        lines = [
+        return [
             *_table(["median", *names], medians),
             "",
             *(f"- ours : java = {text}" for text in self._ratios()),
             *(f"- FAILED: {failure}" for failure in self.failures),
         ]
-        return (
-            lines
-            if len(runs) == len(present)
-            else [*lines, "", "Every run, in order:", "", *_table(["run", *names], runs)]
-        )
 
     def _ratios(self) -> list[str]:
         ratios = []
@@ -110,12 +104,10 @@ class Section:
                 ratios.append(f"{figure.name} {ours / java:.2f}x ({figure.text(ours)} : {figure.text(java)})")
         return [", ".join(ratios)] if ratios else []
 
-    def append(self, file: Path) -> None:
-        """Add it to the results. It describes the machine without its name or paths."""
-        at = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-        heading = f"## {at}, commit {report.commit(_REPOSITORY)}, {self.name}"
-        with file.open("a") as results:
-            results.write("\n" + "\n".join([heading, "", f"{self.title}. {report.machine()}", "", *self.lines(), ""]))
+    def put(self, file: Path) -> None:
+        """Put it into the results. It describes the machine without its name or paths."""
+        at = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, commit {report.commit(_REPOSITORY)}."
+        report.put(file, self.name, at, f"{self.title}. {report.machine()}", "", *self.lines())
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
