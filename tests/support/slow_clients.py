@@ -13,12 +13,15 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from tests.support.waiting import PATIENCE, wait_until
 
 #: Another address of this machine, which counts as another client.
 OTHER_ADDRESS = "127.0.0.2"
 TIMEOUT_S = 60.0
+#: What may stay after an attack of more than 160 MiB: after each of six attacks the allocator held 11 to 22 MiB more than before the first.
+_KEPT_KB: Final = 40 << 10
 #: Rejected and closed connections are expected.
 _REJECTED = contextlib.suppress(OSError)
 
@@ -176,7 +179,7 @@ def withstand(port: int, pid: int, attack: Callable[[int], None], connections: i
         f"{probe.slowest_s:.2f} s, {beside.slowest_s:.2f} s of an idle process"
     )
     wait_until(
-        lambda: resident_kb(pid) < 1.1 * before_kb,
+        lambda: resident_kb(pid) < before_kb + _KEPT_KB,
         20,
         detail=lambda: f"{before_kb} kB before, {resident_kb(pid)} after",
     )
