@@ -116,6 +116,7 @@ class Right:
 
 
 _SLOWER: Final = "gaps are filled with empty transactions, which is slower"
+_ASSUMED: Final = "15 minutes are assumed: partitions with records older than 13 minutes have one batch in flight"
 _SOURCE, _TARGET = Side.SOURCE, Side.TARGET
 _OWN: Final = "workers, positions, and the flow's internal topics"
 _NO_START: Final = "the flow does not start"
@@ -181,6 +182,15 @@ RIGHTS: Final = (
         (_DESCRIBE, _CREATE, _READ, _WRITE),
         _OWN,
         "at-least-once; the partition's note reports it",
+    ),
+    Right(
+        Feature.COPYING,
+        _TARGET,
+        Resource.CLUSTER,
+        (_DESCRIBE_CONFIGS,),
+        "reading producer.id.expiration.ms",
+        _ASSUMED,
+        _ASSUMED,
     ),
     Right(Feature.PRESERVED, _TARGET, Resource.CLUSTER, (_ACTION,), PRESERVE_KEY, _SLOWER, _SLOWER),
     Right(

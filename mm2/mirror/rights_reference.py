@@ -28,8 +28,6 @@ authorizer and exactly these rights.
   check rights on transactional ids, nor those on the ledger of the flow in the other direction.
 - An error of a broker that denies a request names the resource and the missing right:
   `writing to A.orders-0 of cluster B: TOPIC_AUTHORIZATION_FAILED, …; the right WRITE is missing.`
-- With DESCRIBE_CONFIGS on cluster B, `producer.id.expiration.ms` is read. Otherwise 15 minutes are assumed: partitions with records older
-  than 13 minutes have one batch in flight.
 - With DESCRIBE_CONFIGS on the internal topics, their `cleanup.policy` is checked.
 - With `offset-syncs.topic.location=target`, the topic of offset syncs is `mm2-offset-syncs.A.internal` on B.
 - On brokers before 2.8, a producer id also requires IDEMPOTENT_WRITE on cluster B.
