@@ -1,7 +1,7 @@
 """The permissions that a flow, and each command of ``mm2``, needs on its two clusters, and their purpose. Pure.
 
-`RIGHTS` is the only list: `mm2 plan` and docs/RIGHTS.md are derived from it, and a test runs a flow and the commands with
-exactly these rights. It has the operations that the code requests from brokers. READ, WRITE, DELETE and ALTER include
+`RIGHTS` is the only list: `mm2 plan` and docs/RIGHTS.md are derived from it. It has the operations that the code requests
+from brokers. READ, WRITE, DELETE and ALTER include
 DESCRIBE, and ALTER_CONFIGS includes DESCRIBE_CONFIGS.
 """
 

@@ -19,8 +19,7 @@ The ACLs that the flow `A->B` and the commands of `mm2` need, by feature. Grant 
 that are used; nothing else is requested. The names are those of the default policy.
 
 This page is generated from [`required_acls.py`](../mm2/mirror/required_acls.py) (`python -m mm2.mirror.rights_reference`); a test
-compares it. `tests/integration/test_least_privilege.py` runs a flow, `mm2 failover`, `failback` and `verify` on brokers with an
-authorizer and exactly these rights.
+compares it.
 
 - READ, WRITE, DELETE and ALTER include DESCRIBE, and ALTER_CONFIGS includes DESCRIBE_CONFIGS: these need no ACL of their own.
 - CREATE on a topic is not needed when the topic exists. CREATE on the cluster includes it.
