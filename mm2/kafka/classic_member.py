@@ -207,7 +207,8 @@ class ClassicMember(MemberThread):
 
     def _react(self, code: int, membership: int, api: str) -> NoReturn:
         """Handle an error code: raises Retry, or the error that ends the membership."""
-        failure = BrokerFailure.of(code, subject=f"{api} in group {self._group_id} on cluster {self._cluster.name}")
+        subject = f"{api} in group {self._group_id} on cluster {self._cluster.name}"
+        failure = BrokerFailure.of(code, subject=subject, needed="READ")
         with self._changed:
             self._require_same(membership)
             if code in _LOST:

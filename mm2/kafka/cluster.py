@@ -348,7 +348,7 @@ class Cluster:
         for topic in answer.topics:
             if topic.error_code:
                 subject = f"Topic {topic.name} of cluster {self.name}"
-                errors[topic.name] = BrokerFailure.of(topic.error_code, subject=subject)
+                errors[topic.name] = BrokerFailure.of(topic.error_code, subject=subject, needed="DESCRIBE")
             else:
                 topics[topic.name] = topic.info
         return Metadata(
@@ -438,6 +438,7 @@ class Cluster:
                         coordinator.error_code,
                         coordinator.error_message,
                         subject=f"{subject} {key} of cluster {self.name}",
+                        needed="DESCRIBE",
                     )
                     continue
                 found[key] = self._coordinators[kind, key] = coordinator.node_id

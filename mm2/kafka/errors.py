@@ -21,11 +21,21 @@ later without any change by an operator, `is_final` if it can never succeed.
 
 from __future__ import annotations
 
-from typing import ClassVar, Self, TypeVar
+from typing import ClassVar, Final, Literal, Self, TypeVar
 
 from mm2.kafka.error_codes import RETRIABLE, STALE_METADATA, ErrorCode
 
 _Answer = TypeVar("_Answer")
+#: An operation of Kafka's ACLs.
+Right = Literal["READ", "WRITE", "CREATE", "DELETE", "ALTER", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS"]
+_DENIED: Final = frozenset(
+    {
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
 
 
 class KafkaFailure(Exception):
@@ -128,19 +138,22 @@ class BrokerFailure(KafkaFailure):
         self.retriable = retriable
 
     @classmethod
-    def of(cls, code: int, message: str | None = None, *, subject: str = "") -> Self:
+    def of(cls, code: int, message: str | None = None, *, subject: str = "", needed: Right | None = None) -> Self:
         """Create the failure for an error code other than 0.
 
         `message` is the broker's message; without one the text of `DESCRIPTIONS` is used. `subject` names the resource,
-        for example "topic t of cluster A".
+        for example "topic t of cluster A". `needed` is the right that the request requires: brokers do not name it when they
+        deny a request.
         """
         try:
             name = ErrorCode(code).name
         except ValueError:
             name = f"ERROR_{code}"
         text = message or cls.DESCRIPTIONS.get(code) or name.replace("_", " ").lower()
-        sentence = f"{subject}: {name}, {text}" if subject else f"{name}, {text}"
-        return cls(code, name, sentence.rstrip(". ") + ".", code in RETRIABLE)
+        sentence = (f"{subject}: {name}, {text}" if subject else f"{name}, {text}").rstrip(". ")
+        if needed is not None and code in _DENIED:
+            sentence += f"; the right {needed} is missing"
+        return cls(code, name, f"{sentence}.", code in RETRIABLE)
 
     @property
     def stale_metadata(self) -> bool:

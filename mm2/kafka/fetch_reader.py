@@ -349,7 +349,7 @@ class FetchReader:
                 continue
             if one.error_code:
                 where = f"Reading {tp} of cluster {self._cluster.name}"
-                self._fail([tp], BrokerFailure.of(one.error_code, subject=where))
+                self._fail([tp], BrokerFailure.of(one.error_code, subject=where, needed="READ"))
             else:
                 self._results[tp] = one
                 self._retries.pop(tp, None)

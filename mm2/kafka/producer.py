@@ -262,7 +262,7 @@ class Producer:
         return int(result.base_offset), int(result.log_append_time_ms)
 
     def _failure(self, code: int, message: str | None, *, subject: str) -> BrokerFailure:
-        return BrokerFailure.of(code, message, subject=subject)
+        return BrokerFailure.of(code, message, subject=subject, needed="WRITE")
 
     def _retry(self, deadline: float | None, attempt: Callable[[], _T]) -> _T:
         settings = self._cluster.settings

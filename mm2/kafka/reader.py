@@ -67,7 +67,7 @@ class BatchReader:
         for one in fetched:
             tp = one.topic_partition
             if one.error_code:
-                raise BrokerFailure.of(one.error_code, subject=f"reading {tp}")
+                raise BrokerFailure.of(one.error_code, subject=f"reading {tp}", needed="READ")
             self.high_watermarks[tp] = one.high_watermark
             aborted = one.aborted if self._limits.read_committed else None
             visible = VisibleBatches(one.records, self.positions[tp], aborted=aborted, with_control=self._with_control)

@@ -383,4 +383,4 @@ class TransactionalProducer(Producer):
 
     def _failure(self, code: int, message: str | None, *, subject: str) -> BrokerFailure:
         kind = ProducerFenced if code in FENCED else BrokerFailure
-        return kind.of(code, message, subject=f"{subject} as transactional id {self.transactional_id}")
+        return kind.of(code, message, subject=f"{subject} as transactional id {self.transactional_id}", needed="WRITE")

@@ -62,7 +62,7 @@ from mm2.mirror.provenance import Provenance
 from mm2.mirror.record_changes import CONVERTER_KEYS, changes_spec, changing_keys
 from mm2.mirror.recurring_errors import RecurringErrors
 from mm2.mirror.remote_topics import REPLICATION_FACTOR_KEY, RemoteTopics
-from mm2.mirror.required_acls import AclStatus, Names, RequiredAcl, required_acls
+from mm2.mirror.required_acls import AclStatus, Names, RequiredAcl, Resource, features, required_acls
 from mm2.mirror.sample_records import try_samples
 from mm2.mirror.source_connector import TOLERANCE_KEY, topic_selection
 from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY, kept_syncs, syncs_side, syncs_topic
@@ -212,15 +212,18 @@ class _Previewer:
         self._connectors(topics)
         literal = self._literal_topics(source)
         names = Names(
-            topics={*source.partitions, *source.unknown, *literal},
-            remote_topics={*map(self._selection.remote, topics)},
-            former_topics=former,
-            groups=self._groups(),
-            syncs_topic=syncs_topic(self._props),
-            syncs_side=syncs_side(self._props),
-            own_topics=own,
+            {
+                **own,
+                Resource.SELECTED_TOPICS: {*source.partitions, *source.unknown, *literal},
+                Resource.REMOTE_TOPICS: {*map(self._selection.remote, topics)},
+                Resource.FORMER_TOPICS: former,
+                Resource.GROUPS: self._groups(),
+                Resource.SYNCS_TOPIC: {syncs_topic(self._props)},
+            },
+            syncs_side(self._props),
         )
-        wanted = required_acls(self._props, self._checkpoints, self._worker, names, replicates=self._plan.replicates)
+        enabled = features(self._props, self._checkpoints, self._worker, replicates=self._plan.replicates)
+        wanted = required_acls(enabled, self._worker.str("group.id"), names)
         return Preview(
             str(self._pair),
             tuple(self._steps),
@@ -267,25 +270,26 @@ class _Previewer:
 
     # -- internal topics
 
-    def _own_topics(self) -> set[str]:
+    def _own_topics(self) -> dict[Resource, set[str]]:
         """The names of those on the target."""
         stores = [InternalTopic.from_config(self._worker, prefix) for prefix in _STORES]
-        kept = [kept_heartbeats(self._heartbeats)]
+        kept = {Resource.HEARTBEATS_TOPIC: kept_heartbeats(self._heartbeats)}
         if self._plan.replicates:
-            kept.append(kept_ledger(self._clients))
+            kept[Resource.LEDGER] = kept_ledger(self._clients)
             if self._settings.bool(EMIT_SYNCS_KEY):
-                kept.append(kept_syncs(self._props))
+                kept[Resource.SYNCS_TOPIC] = kept_syncs(self._props)
             if self._settings.str(TOLERANCE_KEY) == "all":
-                kept.append(kept_dead_letters(self._props))
+                kept[Resource.DEAD_LETTERS_TOPIC] = kept_dead_letters(self._props)
             if is_job_on(self._checkpoints, "emit.checkpoints"):
-                kept.append(kept_checkpoints(self._checkpoints))
+                kept[Resource.CHECKPOINTS_TOPIC] = kept_checkpoints(self._checkpoints)
         try:
             self._stores(stores)
-            for topic in kept:
+            for topic in kept.values():
                 self._kept(topic)
         except KafkaFailure as failure:
             self._errors.append(str(failure))
-        return {one.name for one in stores} | {one.new.name for one in kept if one.side is Side.TARGET}
+        own = {resource: {one.new.name} for resource, one in kept.items() if one.side is Side.TARGET}
+        return {**own, Resource.STORES: {one.name for one in stores}}
 
     def _stores(self, topics: Iterable[InternalTopic]) -> None:
         admin, alias = self._admins.get(Side.TARGET), self._pair.target

@@ -509,7 +509,7 @@ def test_three_clusters_in_a_ring_share_one_spark_without_loops_and_a_missing_ac
         assert line["level"] == "warning"
         assert line["reason"] == (
             "writing to green.ring-locked-0 of cluster blue: TOPIC_AUTHORIZATION_FAILED, "
-            "the principal has no right to this topic."
+            "the principal has no right to this topic; the right WRITE is missing."
         )
         assert ends(third, "green.ring-locked") == [0]
         allow(third, "green.ring-locked", AclOperation.WRITE)

@@ -1,4 +1,7 @@
-"""docs/BEHAVIOURS.md lists all 36 behaviours, and its tests exist; docs/COMPATIBILITY.md covers all weaknesses of MirrorMaker 2."""
+"""docs/BEHAVIOURS.md lists all 36 behaviours, and its tests exist; docs/COMPATIBILITY.md covers all weaknesses of MirrorMaker 2.
+
+Each attacker in docs/SECURITY.md has a test.
+"""
 
 from __future__ import annotations
 
@@ -28,3 +31,16 @@ def test_each_behaviour_lists_existing_tests_and_marks_slow_ones() -> None:
 def test_each_weakness_has_one_decision() -> None:
     text = (ROOT / "docs" / "COMPATIBILITY.md").read_text(encoding="utf-8")
     assert sorted(map(int, re.findall(r"^\| (\d\d?) \|", text, re.MULTILINE))) == list(range(1, 33))
+
+
+def test_each_attacker_has_existing_tests() -> None:
+    text = (ROOT / "docs" / "SECURITY.md").read_text(encoding="utf-8")
+    section = text.partition("### Attackers and tests\n")[2].partition("\n## ")[0]
+    rows = [row.split(" | ") for row in section.splitlines() if row.startswith("| ")][2:]
+    assert len(rows) > 20
+    for attacker, _, _, tests in rows:
+        named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", tests)
+        assert named, attacker
+        for file, test in named:
+            source = (ROOT / file).read_text(encoding="utf-8")
+            assert re.search(rf"^def {test}\(", source, re.MULTILINE), f"{file}::{test}"

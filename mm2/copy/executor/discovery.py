@@ -49,7 +49,9 @@ def new_producer(cluster: Cluster) -> ProducerIdentity:
     request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000, max_version=4)
     answer: Any = cluster.send(None, request)
     if answer.error_code:
-        raise BrokerFailure.of(answer.error_code, subject=f"requesting a producer id from cluster {cluster.name}")
+        raise BrokerFailure.of(
+            answer.error_code, subject=f"requesting a producer id from cluster {cluster.name}", needed="WRITE"
+        )
     return ProducerIdentity(answer.producer_id, answer.producer_epoch)
 
 

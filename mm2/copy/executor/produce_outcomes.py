@@ -117,7 +117,8 @@ class ProduceOutcomes:
             if code not in _NOT_APPENDED:
                 outbox.doubt(outgoing)
             message = None if result is None else result.message or None
-            self._failed(outbox, outgoing, BrokerFailure.of(code, message, subject=subject_of(outbox, self._cluster)))
+            subject = subject_of(outbox, self._cluster)
+            self._failed(outbox, outgoing, BrokerFailure.of(code, message, subject=subject, needed="WRITE"))
         self._settle(outbox)
 
     def unanswered(self, outgoing_batches: Iterable[tuple[Outbox, OutgoingBatch]]) -> None:
@@ -188,7 +189,7 @@ class ProduceOutcomes:
             return
         if self._queue_again(outbox, flight, split=cause in _TOO_LARGE and not may_be_appended):
             cause = 0
-        failure = BrokerFailure.of(cause, subject=subject_of(outbox, self._cluster)) if cause else None
+        failure = BrokerFailure.of(cause, subject=subject_of(outbox, self._cluster), needed="WRITE") if cause else None
         outbox.look_up_cause = None if cause in _PRODUCER_LOST else failure
         is_old_format = cause == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT and not may_be_appended
         if is_old_format and outbox.identity is not None and not outbox.transactional:
@@ -278,7 +279,7 @@ class ProduceOutcomes:
     def _overtaken(self, outbox: Outbox, refused: OutgoingBatch, acknowledged: OutgoingBatch) -> None:
         """A batch was appended although the one before it was rejected (rule S4): nothing more is sent."""
         outbox.paused = True
-        failure = BrokerFailure.of(refused.failure, subject=subject_of(outbox, self._cluster))
+        failure = BrokerFailure.of(refused.failure, subject=subject_of(outbox, self._cluster), needed="WRITE")
         reason = (
             f"{outbox.partition} of cluster {self._cluster} appended the records from {acknowledged.at} on at offset "
             f"{acknowledged.base_offset}, although it had rejected those from {refused.at} on: {failure}"

@@ -284,7 +284,7 @@ class Source(Brokers[SourceBroker]):
                 self._log.info("fetch failed", node=broker.node, error=str(error))
                 self._leave_replicas(broker, AFTER_LOSS_S)
                 for tp, reader in list(broker.fetch_states.items()):
-                    reader.receiver.failed(BrokerFailure.of(error.code, subject=self._reading(tp)))
+                    reader.receiver.failed(BrokerFailure.of(error.code, subject=self._reading(tp), needed="READ"))
                 self._refresh(0.1)
                 self._loop.call_later(0.1, self._ask, broker)
             else:
@@ -338,7 +338,7 @@ class Source(Brokers[SourceBroker]):
                 self._ask(broker)
 
     def _partition_failed(self, broker: SourceBroker, fetch_state: PartitionFetchState, fetched: Fetched) -> None:
-        failure = BrokerFailure.of(fetched.error_code, subject=self._reading(fetched.topic_partition))
+        failure = BrokerFailure.of(fetched.error_code, subject=self._reading(fetched.topic_partition), needed="READ")
         if fetch_state.replica >= 0:
             # An offset that is out of range on a follower may be in range on the leader, which is asked next (KIP-392).
             self._log.info("replica not readable", node=broker.node, error=str(failure))

@@ -33,7 +33,10 @@ class AclCalls(AdminCalls):
         )
         if answer.error_code:
             raise BrokerFailure.of(
-                answer.error_code, answer.error_message, subject=f"ACLs of cluster {self.cluster.name}"
+                answer.error_code,
+                answer.error_message,
+                subject=f"ACLs of cluster {self.cluster.name}",
+                needed="DESCRIBE",
             )
         return [_binding(resource, acl) for resource in answer.resources for acl in resource.acls]
 
@@ -57,7 +60,9 @@ class AclCalls(AdminCalls):
             answer = self.cluster.send(None, request, timeout_s=timeout_s)
             # Results carry no names; they are in the order of the request.
             return {
-                binding: self._outcome("ACL on", binding.resource_name, result.error_code, result.error_message)
+                binding: self._outcome(
+                    "ACL on", binding.resource_name, result.error_code, result.error_message, needed="ALTER"
+                )
                 for binding, result in zip(wanted, answer.results, strict=True)
             }
 
@@ -72,10 +77,14 @@ class AclCalls(AdminCalls):
             answer = self.cluster.send(None, DeleteAclsRequest(filters=filters, min_version=1), timeout_s=timeout_s)
             # Results carry no names; they are in the order of the request.
             return {
-                binding: self._outcome("ACL on", binding.resource_name, result.error_code, result.error_message)
+                binding: self._outcome(
+                    "ACL on", binding.resource_name, result.error_code, result.error_message, needed="ALTER"
+                )
                 or next(
                     (
-                        self._outcome("ACL on", binding.resource_name, acl.error_code, acl.error_message)
+                        self._outcome(
+                            "ACL on", binding.resource_name, acl.error_code, acl.error_message, needed="ALTER"
+                        )
                         for acl in result.matching_acls
                         if acl.error_code
                     ),

@@ -15,6 +15,7 @@ from mm2.kafka.errors import (
     DnsFailure,
     KafkaFailure,
     RefusedFailure,
+    Right,
     TimeoutFailure,
 )
 
@@ -56,9 +57,11 @@ class AdminCalls:
     def _subject(self, kind: str, name: object) -> str:
         return f"{kind} {name} of cluster {self.cluster.name}"
 
-    def _outcome(self, kind: str, name: object, code: int, message: str | None = None) -> BrokerFailure | None:
-        """None for success, otherwise the failure of one item."""
-        return BrokerFailure.of(code, message, subject=self._subject(kind, name)) if code else None
+    def _outcome(
+        self, kind: str, name: object, code: int, message: str | None = None, *, needed: Right
+    ) -> BrokerFailure | None:
+        """None for success, otherwise the failure of one item. ``needed`` is the right that the request requires."""
+        return BrokerFailure.of(code, message, subject=self._subject(kind, name), needed=needed) if code else None
 
     def _settle(
         self,

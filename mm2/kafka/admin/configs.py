@@ -39,7 +39,7 @@ class ConfigCalls(AdminCalls):
             answer = self.cluster.send(None, request, timeout_s=timeout_s)
             return {
                 result.resource_name: self._outcome(
-                    "Topic", result.resource_name, result.error_code, result.error_message
+                    "Topic", result.resource_name, result.error_code, result.error_message, needed="DESCRIBE_CONFIGS"
                 )
                 or {config.name: _entry(config) for config in result.configs}
                 for result in answer.results
@@ -63,7 +63,9 @@ class ConfigCalls(AdminCalls):
         )
         answer = self.cluster.send(node_id, request)
         result = only(answer.results, "broker")
-        failure = self._outcome("Broker", result.resource_name, result.error_code, result.error_message)
+        failure = self._outcome(
+            "Broker", result.resource_name, result.error_code, result.error_message, needed="DESCRIBE_CONFIGS"
+        )
         if failure is not None:
             raise failure
         return {config.name: config.value for config in result.configs}
@@ -77,7 +79,7 @@ class ConfigCalls(AdminCalls):
             answer = self.cluster.send(None, request, timeout_s=timeout_s)
             return {
                 result.resource_name: self._outcome(
-                    "Topic", result.resource_name, result.error_code, result.error_message
+                    "Topic", result.resource_name, result.error_code, result.error_message, needed="ALTER_CONFIGS"
                 )
                 for result in answer.responses
             }

@@ -13,7 +13,7 @@ from kafka.protocol.producer import InitProducerIdRequest
 from mm2.kafka.admin.calls import COORDINATOR_MOVED, AdminCalls, unreachable
 from mm2.kafka.cluster import CoordinatorKind
 from mm2.kafka.error_codes import ErrorCode
-from mm2.kafka.errors import BrokerFailure, ConnectFailure, KafkaFailure
+from mm2.kafka.errors import BrokerFailure, ConnectFailure, KafkaFailure, Right
 from mm2.kafka.structs import (
     DescribedMember,
     GroupDescription,
@@ -63,7 +63,9 @@ class GroupCalls(AdminCalls):
 
         def read(answer: Any) -> dict[str, GroupDescription | KafkaFailure]:
             return {
-                group.group_id: self._outcome("Group", group.group_id, group.error_code, group.error_message)
+                group.group_id: self._outcome(
+                    "Group", group.group_id, group.error_code, group.error_message, needed="DESCRIBE"
+                )
                 or _description(group)
                 for group in answer.groups
             }
@@ -169,6 +171,8 @@ class GroupCalls(AdminCalls):
         partitions: Iterable[TopicPartition],
         request: Callable[[list[TopicPartition]], Any],
         rows: Callable[[Any], Mapping[str, Any]] | None = None,
+        *,
+        needed: Right = "READ",
     ) -> dict[TopicPartition, KafkaFailure | None]:
         """The coordinator's result for each partition; the same failure for all when it rejects the request.
 
@@ -187,9 +191,11 @@ class GroupCalls(AdminCalls):
                 for topic, found in rows(answer).items():
                     for partition in found:
                         key = TopicPartition(topic, partition.partition_index)
-                        results[key] = self._outcome(f"Group {group}, partition", key, partition.error_code)
+                        results[key] = self._outcome(
+                            f"Group {group}, partition", key, partition.error_code, needed=needed
+                        )
                 if refused := getattr(answer, "error_code", 0):
-                    results = dict.fromkeys(wanted, self._outcome("Group", group, refused))
+                    results = dict.fromkeys(wanted, self._outcome("Group", group, refused, needed=needed))
             if any(_moved(outcome) for outcome in results.values()):
                 self.cluster.invalidate_coordinator(group)
             return results
@@ -205,7 +211,8 @@ class GroupCalls(AdminCalls):
 
         def read(answer: Any) -> dict[str, KafkaFailure | None]:
             return {
-                result.group_id: self._outcome("Group", result.group_id, result.error_code) for result in answer.results
+                result.group_id: self._outcome("Group", result.group_id, result.error_code, needed="DELETE")
+                for result in answer.results
             }
 
         return self._ask_coordinators(
@@ -242,7 +249,7 @@ class GroupCalls(AdminCalls):
             answer = self.cluster.send(node, request, timeout_s=timeout_s)
         except KafkaFailure as failure:
             return failure
-        return self._outcome("Groups on broker", node, answer.error_code) or [
+        return self._outcome("Groups on broker", node, answer.error_code, needed="DESCRIBE") or [
             GroupListing(group.group_id, group.protocol_type, group.group_state, group.group_type)
             for group in answer.groups
         ]
@@ -279,13 +286,13 @@ class GroupCalls(AdminCalls):
         return results
 
     def _offsets(self, group: str, answer: Any) -> Offsets | KafkaFailure:
-        if failure := self._outcome("Group", group, answer.error_code):
+        if failure := self._outcome("Group", group, answer.error_code, needed="DESCRIBE"):
             return failure
         offsets: Offsets = {}
         for topic in answer.topics:
             for partition in topic.partitions:
                 key = TopicPartition(topic.name, partition.partition_index)
-                if failure := self._outcome(f"Group {group}, partition", key, partition.error_code):
+                if failure := self._outcome(f"Group {group}, partition", key, partition.error_code, needed="DESCRIBE"):
                     return failure
                 if partition.committed_offset >= 0:
                     offsets[key] = OffsetAndMetadata(
@@ -305,9 +312,9 @@ class GroupCalls(AdminCalls):
             answer = self.cluster.send(node, request, timeout_s=timeout_s)
         except KafkaFailure as failure:
             return self._unreachable(transactional_id, failure, kind="Transactional id")
-        return self._outcome("Transactional id", transactional_id, answer.error_code) or ProducerIdentity(
-            answer.producer_id, answer.producer_epoch
-        )
+        return self._outcome(
+            "Transactional id", transactional_id, answer.error_code, needed="WRITE"
+        ) or ProducerIdentity(answer.producer_id, answer.producer_epoch)
 
     # -- brokers and coordinators
 

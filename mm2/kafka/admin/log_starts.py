@@ -35,4 +35,6 @@ class LogStartCalls(PartitionCalls):
                 timeout_ms=int(request_timeout_s * 1000),
             )
 
-        return self._ask_leaders(before, request, lambda partition: int(partition.low_watermark), timeout_s=timeout_s)
+        return self._ask_leaders(
+            before, request, lambda partition: int(partition.low_watermark), timeout_s=timeout_s, needed="DELETE"
+        )

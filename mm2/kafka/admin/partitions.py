@@ -11,7 +11,7 @@ from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequ
 
 from mm2.kafka.admin.calls import LEADER_MOVED, AdminCalls, unreachable
 from mm2.kafka.error_codes import ErrorCode
-from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.errors import BrokerFailure, KafkaFailure, Right
 from mm2.kafka.structs import EpochEnd, OffsetInfo, ProducerState, TopicPartition
 
 _Value = TypeVar("_Value")
@@ -157,7 +157,7 @@ class PartitionCalls(AdminCalls):
                 for producer in partition.active_producers
             }
 
-        return self._ask_leaders(partitions, request, value, timeout_s=timeout_s)
+        return self._ask_leaders(partitions, request, value, timeout_s=timeout_s, needed="READ")
 
     def _ask_leaders(
         self,
@@ -168,6 +168,7 @@ class PartitionCalls(AdminCalls):
         timeout_s: float | None = None,
         key: Callable[[Any, Any], tuple[str, int]] = lambda topic, row: (topic.name, row.partition_index),
         leader_epochs: Mapping[TopicPartition, int] | None = None,
+        needed: Right = "DESCRIBE",
     ) -> dict[TopicPartition, _Value | KafkaFailure]:
         """Send one request per leader. Leaders come from the cache first and are looked up again if they moved.
 
@@ -196,7 +197,9 @@ class PartitionCalls(AdminCalls):
                         if partition.error_code:
                             message = getattr(partition, "error_message", None)
                             subject = self._subject("Partition", tp)
-                            results[tp] = BrokerFailure.of(partition.error_code, message, subject=subject)
+                            results[tp] = BrokerFailure.of(
+                                partition.error_code, message, subject=subject, needed=needed
+                            )
                         else:
                             results[tp] = value(partition)
             for tp, outcome in results.items():

@@ -34,7 +34,8 @@ class RightsCalls(GroupCalls):
             )
             answer = self.cluster.send(None, request, timeout_s=timeout_s)
             return {
-                topic.name: self._outcome("Topic", topic.name, topic.error_code) or _rights(topic.authorized_operations)
+                topic.name: self._outcome("Topic", topic.name, topic.error_code, needed="DESCRIBE")
+                or _rights(topic.authorized_operations)
                 for topic in answer.topics
             }
 
@@ -59,7 +60,7 @@ class RightsCalls(GroupCalls):
 
         def read(answer: Any) -> dict[str, Rights | KafkaFailure]:
             return {
-                group.group_id: self._outcome("Group", group.group_id, group.error_code)
+                group.group_id: self._outcome("Group", group.group_id, group.error_code, needed="DESCRIBE")
                 or _rights(group.authorized_operations)
                 for group in answer.groups
             }

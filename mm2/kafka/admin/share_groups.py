@@ -83,14 +83,20 @@ class ShareGroupCalls(GroupCalls):
         return self._change_offsets(group, offsets, request, rows)
 
     def _start_offsets(self, group: Any) -> Offsets | KafkaFailure:
-        if failure := self._outcome("Share group", group.group_id, group.error_code, group.error_message):
+        if failure := self._outcome(
+            "Share group", group.group_id, group.error_code, group.error_message, needed="DESCRIBE"
+        ):
             return failure
         offsets: Offsets = {}
         for topic in group.topics:
             for partition in topic.partitions:
                 key = TopicPartition(topic.topic_name, partition.partition_index)
                 if failure := self._outcome(
-                    f"Share group {group.group_id}, partition", key, partition.error_code, partition.error_message
+                    f"Share group {group.group_id}, partition",
+                    key,
+                    partition.error_code,
+                    partition.error_message,
+                    needed="DESCRIBE",
                 ):
                     return failure
                 if partition.start_offset >= 0:

@@ -64,7 +64,7 @@ class TopicCalls(AdminCalls):
             )
             answer = self.cluster.send_to_controller(request, timeout_s=timeout_s)
             return {
-                topic.name: self._outcome("Topic", topic.name, topic.error_code, topic.error_message)
+                topic.name: self._outcome("Topic", topic.name, topic.error_code, topic.error_message, needed="CREATE")
                 for topic in answer.topics
             }
 
@@ -84,7 +84,7 @@ class TopicCalls(AdminCalls):
             request = CreatePartitionsRequest(topics=topics, timeout_ms=int(timeout_s * 1000), validate_only=False)
             answer = self.cluster.send_to_controller(request, timeout_s=timeout_s)
             return {
-                topic.name: self._outcome("Topic", topic.name, topic.error_code, topic.error_message)
+                topic.name: self._outcome("Topic", topic.name, topic.error_code, topic.error_message, needed="ALTER")
                 for topic in answer.results
             }
 
@@ -103,7 +103,7 @@ class TopicCalls(AdminCalls):
             )
             answer = self.cluster.send_to_controller(request, timeout_s=timeout_s)
             return {
-                topic.name: self._outcome("Topic", topic.name, topic.error_code, topic.error_message)
+                topic.name: self._outcome("Topic", topic.name, topic.error_code, topic.error_message, needed="DELETE")
                 for topic in answer.responses
             }
 

@@ -441,7 +441,9 @@ class Consumer:
                 with self._changed:
                     membership.on_commit_error(code, identity)
                 where = TopicPartition(topic.name, partition.partition_index)
-                raise BrokerFailure.of(code, subject=f"Committing the offset of {where} for group {group}")
+                raise BrokerFailure.of(
+                    code, subject=f"Committing the offset of {where} for group {group}", needed="READ"
+                )
 
 
 def _commit_request(group: str, identity: MemberIdentity, offsets: Offsets) -> Any:

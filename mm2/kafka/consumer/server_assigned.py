@@ -283,7 +283,7 @@ class ServerAssignedMembership(ConsumerMembership):
         """Handle an error code: raises Retry, or the error that ends the membership."""
         code = int(answer.error_code)
         subject = f"ConsumerGroupHeartbeat in group {self._group_id} on cluster {self._cluster.name}"
-        failure = BrokerFailure.of(code, answer.error_message, subject=subject)
+        failure = BrokerFailure.of(code, answer.error_message, subject=subject, needed="READ")
         self._reported = None
         if code in _FENCED:
             self._log.info("the coordinator has removed this member", epoch=epoch, reason=str(failure))

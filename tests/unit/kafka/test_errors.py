@@ -69,3 +69,11 @@ def test_topic_id_text_and_bytes_are_inverse() -> None:
     assert len(topic_id_text(topic_id)) == 22
     assert topic_id_text(uuid.UUID(int=0)) == ""
     assert topic_id_bytes("") == bytes(16)
+
+
+def test_a_denial_names_the_right_that_is_missing() -> None:
+    denied = BrokerFailure.of(ErrorCode.TOPIC_AUTHORIZATION_FAILED, subject="Topic t of cluster A", needed="READ")
+    assert str(denied).startswith("Topic t of cluster A: TOPIC_AUTHORIZATION_FAILED, ")
+    assert str(denied).endswith("; the right READ is missing.")
+    other = BrokerFailure.of(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, subject="Topic t of cluster A", needed="READ")
+    assert "READ" not in str(other)
