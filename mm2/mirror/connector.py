@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import ClassVar, Final, TypeVar
 
 import structlog
@@ -14,7 +15,7 @@ from mm2.connect.api import ConnectorContext, SourceConnector
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.mirror.clients import MirrorClients, Side
-from mm2.mirror.filters import MirrorFilter, close_quietly
+from mm2.mirror.filters import MirrorFilter, close_quietly, slow_patterns
 from mm2.mirror.plugins import unusable_classes, with_class_checks
 from mm2.mirror.recurring_errors import RecurringErrors
 from mm2.mirror.scheduler import Job, Scheduler
@@ -49,6 +50,11 @@ class MirrorConnector(SourceConnector):
 
     def config(self) -> ConfigDef:
         return with_class_checks(self.DEFINITION)
+
+    def validate(self, props: Mapping[str, str]) -> list[tuple[str, str]]:
+        return super().validate(props) + slow_patterns(
+            {key: props[key] for key in self.DEFINITION.keys if key in props}
+        )
 
     def start(self, props: dict[str, str]) -> None:
         """Start the scheduler. Raises ConfigException or ConnectError if `props` cannot be used."""

@@ -23,6 +23,13 @@ TOPICS_EXCLUDE_KEY: Final = "topics.exclude"
 GROUPS_KEY: Final = "groups"
 GROUPS_EXCLUDE_KEY: Final = "groups.exclude"
 CONFIG_PROPERTIES_EXCLUDE_KEY: Final = "config.properties.exclude"
+_PATTERN_KEYS: Final = {
+    TOPICS_KEY,
+    TOPICS_EXCLUDE_KEY,
+    GROUPS_KEY,
+    GROUPS_EXCLUDE_KEY,
+    CONFIG_PROPERTIES_EXCLUDE_KEY,
+}
 USE_DEFAULTS_FROM_KEY: Final = "use.defaults.from"
 
 TOPICS_DEFAULT: Final = ".*"
@@ -129,6 +136,21 @@ def pattern_list(key: str, value: str) -> JavaPattern | None:
     except PatternError as exc:
         hint = " (to match everything, write .*)" if "*" in items else ""
         raise ConfigException(key, value, f"{_reason(items, exc)}{hint}") from exc
+
+
+def slow_patterns(props: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Key and error of each list of patterns that backtracks without end.
+
+    Other errors of patterns are reported by the start of the connector, as in Java.
+    """
+    errors = []
+    for key in _PATTERN_KEYS & props.keys():
+        try:
+            pattern_list(key, props[key])
+        except ConfigException as error:
+            if isinstance(error.__cause__, PatternTooSlow):
+                errors.append((key, str(error)))
+    return errors
 
 
 def _reason(items: list[str], joined: PatternError) -> PatternError:

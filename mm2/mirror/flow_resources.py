@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from mm2.config.mirrormaker import SourceAndTarget
 from mm2.connect.herder.answers import HealthInfo
 from mm2.connect.herder.interface import Herder
+from mm2.connect.herder.loggers import Loggers
 from mm2.connect.plugins import Plugins
 from mm2.connect.request_signing import SessionKey
 from mm2.connect.rest.access.assembly import LocalAccess, access_control
@@ -182,13 +183,26 @@ class FlowResources:
 
 
 class _First:
-    """The herder of the first flow, for operations that are the same for all flows."""
+    """The herder of the first flow, for operations that are the same for all flows.
+
+    Without a flow, the levels of loggers remain; anything else raises RestFailure.
+    """
 
     def __init__(self, resources: FlowResources) -> None:
         self._resources = resources
+        self._loggers = Loggers()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(next(iter(self._resources.herders.values())), name)
+        for herder in self._resources.herders.values():
+            return getattr(herder, name)
+        own = {
+            "all_loggers": self._loggers.all_levels,
+            "logger_level": self._loggers.level,
+            "set_worker_logger_level": self._loggers.set_level,
+        }
+        if name not in own:
+            raise RestFailure(503, "No flow runs in this process.")
+        return own[name]
 
 
 class _ByPath:

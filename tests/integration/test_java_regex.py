@@ -9,7 +9,10 @@ import pytest
 
 from mm2.config.configdef import ConfigException
 from mm2.config.java_regex import PatternTooSlow, compile_java
+from mm2.mirror.checkpoint_connector import MirrorCheckpointConnector
+from mm2.mirror.connector import MirrorConnector
 from mm2.mirror.filters import DefaultTopicFilter
+from mm2.mirror.source_connector import MirrorSourceConnector
 from tests.tools.regex_check import compare
 
 EVIL = "(([a-z.]|[a-z.]|[a-z.]|[a-z.])*)[!?]"
@@ -47,6 +50,24 @@ def test_a_pattern_that_backtracks_without_end_is_refused_and_does_not_hold_the_
 def test_a_topic_filter_whose_pattern_backtracks_without_end_names_its_key() -> None:
     with pytest.raises(ConfigException, match=r"for configuration topics: the pattern .* takes more than 1 s to match"):
         DefaultTopicFilter().configure({"topics": f"orders, {EVIL}"})
+
+
+@pytest.mark.parametrize(
+    ("connector", "key"),
+    [
+        (MirrorSourceConnector, "topics"),
+        (MirrorSourceConnector, "config.properties.exclude"),
+        (MirrorCheckpointConnector, "groups.exclude"),
+    ],
+)
+def test_a_pattern_that_backtracks_without_end_is_refused_before_it_is_stored(
+    connector: type[MirrorConnector], key: str
+) -> None:
+    """REST stored it, and the connector failed; other invalid patterns do so in Java, and here."""
+    props = {"source.cluster.alias": "A", "target.cluster.alias": "B"}
+    errors = connector().validate({**props, key: f"orders, {EVIL}"})
+    assert [(name, "takes more than 1 s" in message) for name, message in errors if "takes" in message] == [(key, True)]
+    assert key not in dict(connector().validate({**props, key: "orders, *"}))
 
 
 def test_look_behind_of_different_lengths_is_java_s() -> None:

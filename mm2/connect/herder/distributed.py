@@ -94,7 +94,7 @@ class DistributedHerder(AbstractHerder):
             config, cluster, rest_url, configs=config_store.snapshot, listener=self, stages=self._stages
         )
         self._rest_url = rest_url
-        self._internal_requests = InternalRequests.of(config, rest_props, namespace=rest_namespace)
+        self._internal_requests = InternalRequests.of(config, rest_props, namespace=rest_namespace, own_url=rest_url)
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"herder-{self.group_id}", daemon=True)
 

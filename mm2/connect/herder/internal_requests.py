@@ -102,6 +102,7 @@ class SessionKeys:
             raise Forbidden("Internal request contained invalid signature.")
 
 
+_HTTPS = "https:"
 _TIMEOUT_S = 100.0
 #: Of the leader's response: it has no body, or a message.
 _MOST_BYTES = 1 << 20
@@ -120,18 +121,25 @@ class InternalRequests:
 
     ``namespace`` is the prefix of the leader's paths: source and target alias in MirrorMaker's dedicated mode.
     ``props`` are those of the REST server, for the TLS settings of requests to a leader's https (:mod:`mm2.connect.tls`).
+    ``own_url`` is the URL of this worker. If it is https, nothing is sent by http: any client with READ on the group can name a URL.
     """
 
-    def __init__(self, props: Mapping[str, str], *, namespace: Sequence[str] = (), algorithm: str) -> None:
+    def __init__(
+        self, props: Mapping[str, str], *, namespace: Sequence[str] = (), algorithm: str, own_url: str = ""
+    ) -> None:
         self._props = dict(props)
         self._namespace = tuple(namespace)
         self._algorithm = algorithm
+        self._needs_tls = own_url.startswith(_HTTPS)
 
     @classmethod
-    def of(cls, config: AbstractConfig, rest_props: Mapping[str, str] | None, *, namespace: Sequence[str]) -> Self:
+    def of(
+        cls, config: AbstractConfig, rest_props: Mapping[str, str] | None, *, namespace: Sequence[str], own_url: str
+    ) -> Self:
         """With the settings of a worker, which are also those of its REST server unless ``rest_props`` is given."""
         props = {key: str(value) for key, value in (config.originals if rest_props is None else rest_props).items()}
-        return cls(props, namespace=namespace, algorithm=config.str("inter.worker.signature.algorithm"))
+        algorithm = config.str("inter.worker.signature.algorithm")
+        return cls(props, namespace=namespace, algorithm=algorithm, own_url=own_url)
 
     def fence(self, leader_url: str, connector: str, key: SessionKey | None) -> None:
         """Request the leader to fence older tasks of a connector; returns when it has. Raises RequestRefused."""
@@ -148,6 +156,11 @@ class InternalRequests:
         self, method: str, leader_url: str, path: Sequence[str], body: bytes | None, key: SessionKey | None
     ) -> None:
         """``key`` None: the group does not sign."""
+        if self._needs_tls and not leader_url.startswith(_HTTPS):
+            raise RequestRefused(
+                f"Nothing is sent to the leader at {leader_url}, which uses no TLS, and this worker does. Serve https on all workers.",
+                None,
+            )
         parts = [urllib.parse.quote(part, safe="") for part in (*self._namespace, *path)]
         url = f"{leader_url.rstrip('/')}/{'/'.join(parts)}"
         headers = {

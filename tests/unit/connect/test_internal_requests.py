@@ -142,3 +142,15 @@ def test_a_response_of_another_worker_has_a_limit(leader: Leader, monkeypatch: p
         InternalRequests({}, algorithm="HmacSHA256").fence(leader.url, "c", KEY)
     with pytest.raises(RestFailure, match="the response has more than 2 bytes"):
         asyncio.run(RestClient({}, 5).request("PUT", leader.url, {}, b""))
+
+
+def test_a_worker_with_https_sends_nothing_by_http(leader: Leader) -> None:
+    """Task configurations may contain passwords, and any client with READ on the group can name the leader's URL."""
+    requests = InternalRequests({}, algorithm="HmacSHA256", own_url="https://here:8443/")
+    with pytest.raises(RequestRefused, match="which uses no TLS, and this worker does"):
+        requests.fence(leader.url, "c", KEY)
+    with pytest.raises(RequestRefused, match="which uses no TLS, and this worker does"):
+        requests.put_task_configs(leader.url, "c", [{"password": "secret"}], KEY)
+    assert leader.asked == []
+    InternalRequests({}, algorithm="HmacSHA256", own_url="http://here:8083/").fence(leader.url, "c", KEY)
+    assert len(leader.asked) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -181,6 +182,34 @@ def test_extensions_apply_to_admin_listeners() -> None:
                 connection.request("GET", path, headers=headers)
                 assert connection.getresponse().status == status, (path, headers)
                 connection.close()
+    finally:
+        server.stop(1.0)
+        resources.requests.close()
+
+
+def test_a_process_without_a_flow_has_loggers() -> None:
+    """Each request was answered by 500."""
+    settings = RestSettings.of({"listeners": "http://127.0.0.1:0", **OPEN})
+    resources = FlowResources({}, settings, internal=False)
+    server = RestServer(Binding(settings))
+    server.serve(resources.main, resources.admin)
+    name = "mm2.test_flow_resources"
+    try:
+        for method, path, status in (
+            ("GET", "/admin/loggers", 200),
+            ("PUT", f"/admin/loggers/{name}", 200),
+            ("GET", f"/admin/loggers/{name}", 200),
+            ("PUT", f"/admin/loggers/{name}?scope=cluster", 503),
+        ):
+            connection = http.client.HTTPConnection("127.0.0.1", server.binding.main[0].number, timeout=20)
+            body = json.dumps({"level": "DEBUG"}) if method == "PUT" else None
+            connection.request(method, path, body, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            assert (response.status, method, path) == (status, method, path)
+            found = json.loads(response.read())
+            connection.close()
+        assert found == {"error_code": 503, "message": "No flow runs in this process."}
+        assert logging.getLogger(name).level == logging.DEBUG
     finally:
         server.stop(1.0)
         resources.requests.close()

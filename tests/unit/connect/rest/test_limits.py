@@ -8,6 +8,8 @@ import socket
 import ssl
 import threading
 import time
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -363,6 +365,66 @@ def test_a_tls_handshake_has_a_time_limit(start: Start, tmp_path: Path) -> None:
     rest = start(served(tmp_path, own_certificate()) | {"rest.header.timeout.ms": SHORT})
     with connected(rest.port, 3) as silent:
         assert [everything(sock) for sock in silent] == [b""] * 3
+
+
+def client_of(folder: Path, certificate: Issued) -> ssl.SSLContext:
+    context = ssl.create_default_context(cadata=AUTHORITY.certificate_pem)
+    file = folder / f"{certificate.certificate.serial_number}.pem"
+    file.write_text(certificate.key_pem() + certificate.certificate_pem)
+    context.load_cert_chain(file)
+    return context
+
+
+def old_tls(folder: Path) -> ssl.SSLContext:
+    context = client_of(folder, issue("client", AUTHORITY))
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        context.minimum_version, context.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
+    return context
+
+
+def weak_cipher(folder: Path) -> ssl.SSLContext:
+    """One without encryption of TLS 1.2."""
+    context = client_of(folder, issue("client", AUTHORITY))
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers("ECDHE-ECDSA-NULL-SHA:NULL-SHA256:@SECLEVEL=0")
+    return context
+
+
+@pytest.mark.parametrize(
+    ("made", "is_accepted"),
+    [
+        (lambda folder: client_of(folder, issue("client", AUTHORITY)), True),
+        (lambda folder: client_of(folder, issue("client", AUTHORITY, is_expired=True)), False),
+        (lambda folder: client_of(folder, issue("client", issue("authority"))), False),
+        (lambda _: ssl.create_default_context(cadata=AUTHORITY.certificate_pem), False),
+        (old_tls, False),
+        (weak_cipher, False),
+    ],
+    ids=["valid", "expired", "another authority of the same name", "none", "TLS 1.1", "no encryption"],
+)
+def test_mutual_tls_accepts_valid_certificates_and_current_versions_only(
+    start: Start, tmp_path: Path, made: Callable[[Path], ssl.SSLContext], is_accepted: bool
+) -> None:
+    (tmp_path / "trust.pem").write_text(AUTHORITY.certificate_pem)
+    mutual = {
+        "listeners.https.ssl.client.auth": "required",
+        "listeners.https.ssl.truststore.type": "PEM",
+        "listeners.https.ssl.truststore.location": str(tmp_path / "trust.pem"),
+    }
+    rest = start(served(tmp_path, own_certificate()) | mutual)
+    answer = b""
+    # In TLS 1.3 the client learns with its first read that its certificate is not accepted.
+    with (
+        contextlib.suppress(ssl.SSLError, ConnectionError),
+        connect(rest.port) as sock,
+        made(tmp_path).wrap_socket(sock, server_hostname="127.0.0.1") as tls,
+    ):
+        tls.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        answer = tls.recv(4096)
+    assert answer.startswith(b"HTTP/1.1 200") is is_accepted, answer
+    assert bool(answer) is is_accepted
 
 
 def test_silent_tls_connections_make_room(start: Start, tmp_path: Path) -> None:
