@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from mm2.copy.states import HEALTHY, PartitionState
+from mm2.verify.findings import Explained
 from mm2.verify.report import Verdict
 from tests.endurance.copy_counts import Copy, Count
 
@@ -105,8 +106,9 @@ class Stated:
                 continue
             verdict, last = Verdict(row["verdict"]), row["last_offset"]
             lost = 0 if last is None else count.missing_in(row["first_offset"], last + 1)
+            lost -= row["explained"].get(Explained.PENDING, 0)
             differs = bool(lost or count.doubled or count.disordered)
-            text = f"{topic} is {verdict} up to {last}: {row['differences']}"
+            text = f"{topic} is {verdict} up to {last}: {row['differences']}, {row['explained']}"
             if is_merge:
                 yield Statement("verify", f"{text} (a merge is not compared)", verdict is not Verdict.INCOMPLETE)
             elif verdict is Verdict.EQUAL:

@@ -19,15 +19,25 @@ def _answer(code: int, document: Any) -> Answer:
     return Answer(code, json.dumps(document), "")
 
 
-def _stated(*, state: str = "RUNNING", sentence: str = "", gaps: int = 0, lag: int | None = 0, verdict: str) -> Stated:
-    """What is stated about ten copied records."""
+def _stated(
+    *,
+    verdict: str,
+    state: str = "RUNNING",
+    sentence: str = "",
+    gaps: int = 0,
+    lag: int | None = 0,
+    missing: int = 4,
+    pending: int = 0,
+) -> Stated:
+    """What is stated about ten records. ``missing`` is that of a verdict of differences, ``pending`` are not copied yet."""
     row = {"topic": _TOPIC, "state": state, "position": 10, "gaps": {}}
     lags = [{"topic": _TOPIC, "records": lag, "is_exact": lag is not None}]
     compared = {"topic": _TOPIC, "verdict": verdict, "first_offset": 0, "last_offset": 9}
-    differences = {"missing": 4} if verdict == "different" else {}
+    differences = {"missing": missing} if verdict == "different" else {}
+    explained = {"not copied yet": pending} if pending else {}
     return Stated(
         _answer(0, {"flows": [{"sentence": sentence, "partitions": [row]}]}),
-        _answer(0, {"partitions": [{**compared, "differences": differences}]}),
+        _answer(0, {"partitions": [{**compared, "differences": differences, "explained": explained}]}),
         {_TOPIC: _answer(gaps, {"partitions": [{"position": 10}]})},
         {_TOPIC: _answer(0, {"flows": [{"partitions": lags}]})},
     )
@@ -60,6 +70,11 @@ def test_each_statement_that_names_a_loss_is_false_when_none_is_missing() -> Non
 def test_a_wrong_number_is_false() -> None:
     assert _false(_LOST, count_of(range(7), 10)) == ["verify"]
     assert _false(_stated(lag=1, verdict="trouble"), _WHOLE) == ["lag"]
+
+
+def test_records_that_verify_reports_as_not_copied_yet_are_not_counted_as_differences() -> None:
+    stated = _stated(state=PartitionState.LOST_RANGE, gaps=1, lag=None, verdict="different", missing=3, pending=1)
+    assert _false(stated, _LACKING) == []
 
 
 def test_a_verdict_on_a_merge_is_false() -> None:
