@@ -14,6 +14,7 @@ import os
 import random
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -29,7 +30,7 @@ from typing import Any, Final, NamedTuple
 import httpx
 from confluent_kafka import KafkaException
 
-from mm2.copy.states import HEALTHY
+from mm2.copy.states import HEALTHY, LASTING
 from mm2.sandbox.errors import SandboxError
 from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.ports import free_ports
@@ -295,9 +296,11 @@ class StateRun:
 
     def _ended(self) -> list[str]:
         """The processes that ended by themselves."""
-        if self.process is None or self.process.exit_code in {None, -9, 0}:
-            return []
-        return [f"the process ended by itself with exit code {self.process.exit_code}: {self.process.tail()}"]
+        return [
+            f"{name} ended by itself with exit code {one.exit_code}: {one.tail()}"
+            for name, one in (("the process", self.process), ("the worker", self.worker))
+            if one is not None and one.exit_code not in {None, 0, -signal.SIGKILL}
+        ]
 
     def _recover(self) -> None:
         """Have everything run again after a round that was left halfway."""
@@ -348,16 +351,30 @@ class StateRun:
     def _await_quiet(self, copies: Sequence[Copy], sent: Mapping[str, int]) -> Counts:
         """Wait until all copies are whole, or none has changed for some time; returns the counts."""
         before: Counts = {}
-        quiet_s, deadline_s = time.monotonic(), time.monotonic() + 3 * _STEP_S * PATIENCE
-        while time.monotonic() - quiet_s < _quiet_s():
+        quiet_s, deadline_s = time.monotonic(), time.monotonic() + _STEP_S * PATIENCE
+        while (passed_s := time.monotonic() - quiet_s) < _quiet_s():
             counts = self._count(copies, sent)
-            if all(count.is_whole for found in counts.values() for count in found.values()):
+            partial = [
+                (copy, source) for copy, found in counts.items() for source, one in found.items() if not one.is_whole
+            ]
+            if not partial:
                 return counts
             if counts != before:
                 before, quiet_s = counts, time.monotonic()
+            elif passed_s > _quiet_s() / 3 and self._are_stopped(partial):
+                return counts
             assert time.monotonic() < deadline_s, f"still being copied: {_text(counts)}"
             time.sleep(1)
         return before
+
+    def _are_stopped(self, partial: Sequence[tuple[Copy, str]]) -> bool:
+        """Whether these are copies of the process, which reports that none of these source topics continues by itself."""
+        try:
+            overview = self.rest.http.get(f"http://127.0.0.1:{self.rest.http.base_url.port}/overview/A/B").json()
+            states = {row["topic"]: row["state"] for row in overview["partitions"]}
+        except (httpx.HTTPError, ValueError, KeyError, TypeError):
+            return False
+        return all(copy.by_process and states.get(source) in LASTING for copy, source in partial)
 
     def _count(self, copies: Sequence[Copy], sent: Mapping[str, int]) -> Counts:
         there = topics_of(self.target)
