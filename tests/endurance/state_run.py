@@ -370,8 +370,9 @@ class StateRun:
     def _are_stopped(self, partial: Sequence[tuple[Copy, str]]) -> bool:
         """Whether these are copies of the process, which reports that none of these source topics continues by itself."""
         try:
-            overview = self.rest.http.get(f"http://127.0.0.1:{self.rest.http.base_url.port}/overview/A/B").json()
-            states = {row["topic"]: row["state"] for row in overview["partitions"]}
+            url = f"http://127.0.0.1:{self.rest.http.base_url.port}/overview/A/B/partitions"
+            page = self.rest.http.get(url, params={"search": partial[0][1].partition("-merge-")[0]}).json()
+            states = {row["topic"]: row["state"] for row in page["rows"]}
         except (httpx.HTTPError, ValueError, KeyError, TypeError):
             return False
         return all(copy.by_process and states.get(source) in LASTING for copy, source in partial)
