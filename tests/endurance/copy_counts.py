@@ -4,12 +4,19 @@ the source offset, because a topic has one partition and one producer.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from confluent_kafka import OFFSET_BEGINNING as EARLIEST
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from tests.support.waiting import PATIENCE
+
 FOREIGN: Final = b"foreign"
+_READ_S: Final = 60.0
 
 
 @dataclass(frozen=True)
@@ -71,3 +78,41 @@ def count_of(numbers: Sequence[int], sent: int, foreign: int = 0) -> Count:
         highest = max(highest, number)
     missing = tuple(number for number in range(sent) if number not in times)
     return Count(missing, len(numbers) - len(times), disordered, foreign)
+
+
+def values_of(bootstrap: str, topics: Iterable[str]) -> dict[str, list[bytes | None]]:
+    """The values in partition 0 of each topic, up to its end. Raises AssertionError if it is not reached.
+
+    By a new consumer: one that has read a topic before it was deleted and created again may not read it any more.
+    """
+    found: dict[str, list[bytes | None]] = {topic: [] for topic in topics}
+    unread, deadline_s = set(found), time.monotonic() + _READ_S * PATIENCE
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "count",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,
+            "log_level": 0,
+        }
+    )
+    try:
+        consumer.assign([TopicPartition(topic, 0, EARLIEST) for topic in found])
+        while unread:
+            assert time.monotonic() < deadline_s, f"{sorted(unread)} could not be read to the end"
+            messages = consumer.consume(1000, 0.5)
+            if not messages:  # a topic that was deleted meanwhile has no records
+                unread &= set(consumer.list_topics(timeout=30).topics)
+            for message in messages:
+                error, topic = message.error(), message.topic()
+                if topic not in unread:
+                    assert error is None or topic is not None, error
+                elif error is None:
+                    found[topic].append(message.value())
+                else:
+                    assert error.code() in {KafkaError._PARTITION_EOF, KafkaError.UNKNOWN_TOPIC_OR_PART}, error
+                    unread.discard(topic)
+        return found
+    finally:
+        consumer.close()

@@ -34,9 +34,9 @@ from mm2.copy.states import HEALTHY, LASTING
 from mm2.sandbox.errors import SandboxError
 from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.ports import free_ports
-from tests.endurance.copy_counts import FOREIGN, Copy, Count
+from tests.endurance.copy_counts import FOREIGN, Copy, Count, values_of
 from tests.endurance.stated import Answer, Stated, Statement, commands, stated
-from tests.integration.copy_flow import admin_of, create, producer_of, read
+from tests.integration.copy_flow import admin_of, create, producer_of
 from tests.integration.mirror_process import MirrorProcess, topics_of, write_config
 from tests.support.waiting import PATIENCE, wait_until
 from tests.systems.workers import DistributedWorker, Rest, distributed_props
@@ -379,12 +379,8 @@ class StateRun:
 
     def _count(self, copies: Sequence[Copy], sent: Mapping[str, int]) -> Counts:
         there = topics_of(self.target)
-        return {
-            copy: copy.counts(
-                (record.value for record in read(self.target, copy.remote)) if copy.remote in there else (), sent
-            )
-            for copy in copies
-        }
+        values = values_of(self.target.bootstrap, [copy.remote for copy in copies if copy.remote in there])
+        return {copy: copy.counts(values.get(copy.remote, ()), sent) for copy in copies}
 
     def _compare(self, done: Round, copies: Sequence[Copy], sent: Mapping[str, int], when: str) -> Stated:
         """Compare what `mm2` states with a count that is the same before and after. Raises AssertionError if there is none."""
