@@ -291,7 +291,9 @@ class StateRun:
         positions = [
             {"partition": {"cluster": "A", "topic": source, "partition": 0}, "offset": None} for source in copy.sources
         ]
-        self.rest.ask("PATCH", f"/connectors/{connector}/offsets", json={"offsets": positions})
+        path, body = f"/connectors/{connector}/offsets", {"offsets": positions}
+        # A rebalance rejects it.
+        wait_until(lambda: self.rest.http.patch(path, json=body).status_code == 200, _STEP_S, detail=self._tail)
         self.rest.resume(connector)
 
     def _ended(self) -> list[str]:
