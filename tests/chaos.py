@@ -8,9 +8,9 @@
                                  around a commit, after SIGTERM); --two: one of two processes is killed each time
   --pauses                       each fault of clusters of three brokers once, and how long it interrupts this project and Java's
                                  MirrorMaker 2, which copies the same topic at the same time
-  --states --minutes M           three copies with one alias by a process and a Connect worker; the remote topic is restored,
+  --states --minutes M           copies with one alias and merges by a process and a Connect worker; the remote topic is restored,
                                  deleted, recreated or written by others while nothing is copied, or all processes are killed;
-                                 what mm2 status and mm2 verify state is compared with the count of the records
+                                 what mm2 status, gaps, lag and verify state is compared with the count of the records
 ========================================================================================================================
 
 With --exactly-once all but --moments run in that mode; with --age-days D their record timestamps are D days in the past, so that the
@@ -44,7 +44,7 @@ from tests.endurance.kill_points import plan
 from tests.endurance.kill_runs import Kill, ProcessPair, SingleProcess
 from tests.endurance.pause_run import measure, pause_run, seconds
 from tests.endurance.product import ProductFailed
-from tests.endurance.state_run import rounds, state_run
+from tests.endurance.state_run import rounds, state_run, summary
 from tests.endurance.traffic import TrafficFailed
 
 _SHOWN = 10
@@ -267,12 +267,12 @@ def _show_deaths(console: Console, deaths: Sequence[Death]) -> None:
 
 
 def _states(console: Console, seed: int, options: Any) -> bool:
-    with console.status("Starting"), state_run() as made:
+    with console.status("Starting") as status, state_run() as made:
+        status.update("Rounds")
         problems = rounds(made, seed, options.minutes, lambda line: console.print(line, markup=False))
-    for problem in problems:
-        console.print(problem, markup=False)
-    _conclude(console, good=not problems, text=f"{len(made.rounds)} rounds with seed {seed}.")
-    return not problems
+    good = not problems and any(not one.unjudged for one in made.rounds)
+    _conclude(console, good=good, text=summary(made, seed))
+    return good
 
 
 # -- pauses ------------------------------------------------------------------------------------------------------------
