@@ -100,10 +100,7 @@ class ContinuedSessions:
         outbox.looked_up = True
         outbox.floor = session.start.target
         outbox.ended_sessions = session.after
-        base = -1
-        if progress is not None and skip:
-            base = progress.offset_of(mark.records, skip)
-        skip_end = progress.target_end if progress is not None and skip else -1
+        batches = progress.batches if progress is not None and skip else ()
 
         def begin() -> None:
             if not self._sessions.is_current(cursor.partition, session):
@@ -115,7 +112,7 @@ class ContinuedSessions:
                 if there is not None:
                     outbox.end_offset = cursor.end_on_target(there.end)
                 elif skip:
-                    outbox.end_offset = skip_end
+                    outbox.end_offset = progress.target_end
             outbox.is_unverified = bool(session.after) and not outbox.acked  # rule R3
             self._sink.end_pause(outbox)
 
@@ -123,7 +120,7 @@ class ContinuedSessions:
             cursor.begin(mark)
             cursor.outgoing.there = there
         else:
-            cursor.begin(mark, skip=skip, skip_base=base, skip_end=skip_end, is_clean=progress is None)
+            cursor.begin(mark, skip=skip, there=batches, is_clean=progress is None)
         cursor.lead_in(session.start.source)
         if there is not None and there.end <= cursor.offset:
             cursor.outgoing.there = None  # nothing of it is read again
@@ -349,7 +346,7 @@ class ContinuedSessions:
         mark, skip = entry.mark, progress.records - entry.mark.records
         self._sessions.current[cursor.partition] = entry.session
         cursor.outbox.last_error = None
-        cursor.begin(mark, skip=skip, skip_base=progress.offset_of(mark.records, skip), skip_end=progress.target_end)
+        cursor.begin(mark, skip=skip, there=progress.batches)
         self._log.info(
             "skipping records that were copied before transactions", partition=str(cursor.partition), records=skip
         )

@@ -24,6 +24,7 @@ from mm2.copy.executor.fetch_states import PartitionFetchState
 from mm2.copy.executor.losses import Losses
 from mm2.copy.executor.outbox import Outbox, OutboxState
 from mm2.copy.executor.partition_events import PartitionEvents
+from mm2.copy.executor.target_progress import FoundBatch
 from mm2.copy.executor.transaction import TaskTransactions
 from mm2.copy.ledger import Ledger, entry_record
 from mm2.copy.session import FormerTopic, Lease, LedgerEntry, Mark, PreviousCommit, Session, SourceState, Start
@@ -886,7 +887,7 @@ def test_aborting_the_first_transaction_restores_the_previous_session() -> None:
 def test_skipped_records_are_in_no_transaction() -> None:
     """Else a crash in between would leave a position that the count of the session does not go with."""
     scene = Scene()
-    scene.cursor.begin(Mark(100, 200, 100), skip=10, skip_base=200)
+    scene.cursor.begin(Mark(100, 200, 100), skip=10, there=[FoundBatch(100, 200, 10)])
     scene.cursor.predecessor.finishing = True
     scene.bench.fetch(batch(100, 5))
     assert scene.cursor.window.position == 105
