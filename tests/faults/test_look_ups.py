@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 from confluent_kafka.admin import (
     AclBinding,
@@ -21,6 +24,7 @@ from mm2.copy.spec import TransactionsSpec
 from mm2.kafka.records.batch import iter_batches
 from mm2.kafka.structs import TopicPartition
 from mm2.sandbox.kafka import LocalKafka
+from mm2.sandbox.ports import free_ports
 from tests.faults.environment import Topics
 from tests.faults.test_data import write
 from tests.faults.test_source_history import (
@@ -33,7 +37,20 @@ from tests.faults.test_source_history import (
     unreplicated,
     values,
 )
-from tests.integration.copy_flow import Flow, admin_of, alter, batches, create, end_offset, producer_of, rows_of
+from tests.integration.asking import asked
+from tests.integration.copy_flow import (
+    Flow,
+    admin_of,
+    alter,
+    batches,
+    create,
+    end_offset,
+    producer_of,
+    rows_of,
+)
+from tests.integration.mirror_process import MirrorProcess, ends
+from tests.integration.test_merges import Merge, records_of
+from tests.support.access import OPEN
 from tests.support.old_kafka import OldKafka
 from tests.support.waiting import PATIENCE, wait_until
 
@@ -236,6 +253,66 @@ def test_a_flow_at_rest_reports_a_recreated_remote_topic_and_copies_what_the_tar
         assert on_target(flow, cut) == [*values("kept", 40), *values("lost", 60)]
         assert on_target(flow, recreated) == []
     finally:
+        target.stop()
+
+
+def test_merged_topics_whose_target_lost_its_end_stop_and_name_the_positions_that_copy_it_again(
+    source: LocalKafka, tmp_path: Path, unique: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The directory of a partition with the records of two topics is put back while no process runs."""
+    target = LocalKafka("T", tmp_path / "target")
+    process: MirrorProcess | None = None
+    try:
+        merge = Merge(source, target.start(_START_S), tmp_path, unique, "policy")
+        (port,) = free_ports(1)
+        file = merge.file(listeners=f"http://127.0.0.1:{port}", **OPEN)
+
+        def copy(count: int, number: int) -> None:
+            process = MirrorProcess(file, merge.files.log(number), "B")
+            try:
+                process.eventually(lambda: sum(ends(target, merge.remote)) >= 4 * count, 120)
+                assert process.stop()[0] == 0
+            finally:
+                process.clean_up()
+
+        merge.write(4_000)
+        copy(4_000, 1)
+        with put_back(target, [merge.remote], tmp_path / "backup"):
+            merge.write(6_000, 4_000)
+            copy(10_000, 2)
+        assert ends(target, merge.remote) == [8_000, 20_000, 0], "the end is lost"
+        process = MirrorProcess(file, merge.files.log(3), "B")
+
+        def stopped() -> list[str]:
+            flows = json.loads(asked(capsys, "status", file, merge.files.flow, "--json")[1])["flows"]
+            found = [one for one in flows[0]["partitions"] if one["state"] == "LOST_RANGE"]
+            return [one["reason"] for one in found]
+
+        process.eventually(lambda: sum("To copy them again" in reason for reason in stopped()) == 2, 120)
+        offsets = []
+        for reason in stopped():
+            assert "up to" in reason, reason
+            assert "ends at offset 8000, where copying had reached offset 20000" in reason, reason
+            named = re.search(r'position of ({.*?}) to ({"offset": \d+})', reason)
+            assert named is not None, reason
+            partition = json.loads(named[1])
+            offsets.append({"partition": {"cluster": merge.alias, **partition}, "offset": json.loads(named[2])})
+        found = {(one["partition"]["topic"], one["partition"]["partition"]) for one in offsets}
+        assert found == {(topic, 0) for topic in merge.topics}, (
+            "the end of partition 1 is another session's, which is no contradiction"
+        )
+        url = f"http://127.0.0.1:{port}/{merge.alias}/B/connectors/MirrorSourceConnector/offsets"
+        assert asked(capsys, "stop", file, merge.files.flow, "--connector", "source")[0] == 0
+        answer = httpx.patch(url, json={"offsets": offsets}, timeout=60)
+        assert answer.status_code == 200, answer.text
+        assert asked(capsys, "resume", file, merge.files.flow, "--connector", "source")[0] == 0
+        process.eventually(lambda: sum(ends(target, merge.remote)) >= 40_000, 120)
+        wanted = [one.value for one in records_of("", 0, 10_000)]
+        assert merge.contents() == {(topic, index): wanted for topic in merge.topics for index in range(2)}
+        process.eventually(lambda: not stopped(), 60)
+    finally:
+        if process is not None:
+            process.clean_up()
         target.stop()
 
 

@@ -198,10 +198,12 @@ class Merge:
     def file(self, **more: str) -> Path:
         return self.files.write(self.naming(), **more)
 
-    def write(self, count: int) -> None:
+    def write(self, count: int, start: int = 0) -> None:
         for topic in self.topics:
             for partition in range(2):
-                groups = [records_of(f"{topic}-{partition}", first, 1000) for first in range(0, count, 1000)]
+                groups = [
+                    records_of(f"{topic}-{partition}", first, 1000) for first in range(start, start + count, 1000)
+                ]
                 write(self.a, topic, *groups, partition=partition)
 
     def contents(self, *, isolation: str = "read_committed") -> dict[tuple[str, int], list[bytes | None]]:

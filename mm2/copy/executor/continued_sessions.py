@@ -106,13 +106,13 @@ class ContinuedSessions:
             if not self._sessions.is_current(cursor.partition, session):
                 return  # another session has been opened meanwhile
             outbox.begin(session.producer, mark.records + skip, known=False)
-            outbox.end_offset = mark.target
+            outbox.end_offset, outbox.own_end = mark.target, cursor.window.trail.own_end(session.start.target)
             if progress is not None:
                 outbox.verified_epoch = progress.leader_epoch if progress.leader_epoch >= 0 else None
                 if there is not None:
                     outbox.end_offset = cursor.end_on_target(there.end)
                 elif skip:
-                    outbox.end_offset = progress.target_end
+                    outbox.end_offset = outbox.own_end = progress.target_end
             outbox.is_unverified = bool(session.after) and not outbox.acked  # rule R3
             self._sink.end_pause(outbox)
 
@@ -269,6 +269,7 @@ class ContinuedSessions:
             topic_id,
             entry.ended_sessions,
             cursor.gaps is not None,
+            None if cursor.window.others is None else cursor.window.trail.own_end(session.start.target),
         )
 
     def _is_refused(self, entry: LedgerEntry, answer: KafkaFailure, since: dict[TopicPartition, float]) -> bool:
