@@ -20,7 +20,9 @@ from confluent_kafka.admin import (
 )
 
 from mm2.copy.driver.engine import CopyEngine
+from mm2.copy.executor.positions import offset_key, offset_value
 from mm2.copy.spec import TransactionsSpec
+from mm2.kafka.partitioner import partition_for
 from mm2.kafka.records.batch import iter_batches
 from mm2.kafka.structs import TopicPartition
 from mm2.sandbox.kafka import LocalKafka
@@ -39,6 +41,7 @@ from tests.faults.test_source_history import (
 )
 from tests.integration.asking import asked
 from tests.integration.copy_flow import (
+    CONNECTOR,
     Flow,
     admin_of,
     alter,
@@ -222,6 +225,72 @@ def test_a_target_whose_lost_end_another_program_has_filled_gets_the_lost_record
             found = on_target(flow, topic)
             assert [value for value in found if value and not value.startswith(b"foreign")] == wanted, "in order"
             assert entry_of(flow, topic).foreign == appended
+    finally:
+        target.stop()
+
+
+def test_in_transactions_a_lost_end_that_another_program_has_filled_stops_the_partition(
+    engine: CopyEngine, source: LocalKafka, tmp_path: Path, unique: str
+) -> None:
+    """Given a lost end that another program has filled in part, as far as the position, or further; validates the state with the numbers
+    when the flow starts, that nothing is written, and that a reset copies all again.
+    """
+    target = LocalKafka("T", tmp_path / "target")
+    try:
+        flow = Flow(engine, source, target.start(_START_S), unique)
+        cases = {case: flow.topic(case) for case in ("none", "fewer", "as-many", "more")}
+        remote = [flow.remote(topic) for topic in cases.values()]
+        spec = flow.spec(*cases.values(), syncs=None, transactions=TransactionsSpec(f"{unique}-0", 60_000, None))
+
+        def write_all(what: str, count: int) -> None:
+            for topic in cases.values():
+                write(source, topic, 0, values(what, count))
+
+        write_all("kept", 400)
+        with flow.copying(spec) as job:
+            flow.wait_until_copied(job, spec)
+        with put_back(target, remote, tmp_path / "backup"):
+            write_all("lost", 600)
+            with flow.copying(spec) as job:
+                flow.wait_until_copied(job, spec)
+            reached = {
+                case: end_offset(target, flow.remote(topic)) - 1 for case, topic in cases.items()
+            }  # before the marker
+        filled = {}
+        for case, topic in cases.items():
+            end = end_offset(target, flow.remote(topic))
+            assert 400 < end < 500, "the end is lost"
+            count = {"none": 0, "fewer": 300, "as-many": reached[case] - end, "more": 800}[case]
+            if count:
+                write(target, flow.remote(topic), 0, values("foreign", count))
+            filled[case] = end + count
+        write_all("new", 100)
+        lost = {case: TopicPartition(topic, 0) for case, topic in cases.items() if case != "none"}
+        with flow.copying(spec, stop_s=60) as job:
+            wait_until(copied(job, cases["none"], 1_100), 90, detail=job.status)
+            wait_until(
+                lambda: {rows_of(job)[tp].state for tp in lost.values()} == {"INCONSISTENT"}, 90, detail=job.progress
+            )
+            for case, tp in lost.items():
+                at = min(filled[case], reached[case]) - 1
+                assert re.search(
+                    f"a record of producer id \\d+ at offset {at}, where a record of producer id \\d+ was committed",
+                    rows_of(job)[tp].reason,
+                )
+                assert f"copying had reached offset {reached[case]}:" in rows_of(job)[tp].reason
+        assert on_target(flow, cases["none"]) == [*values("kept", 400), *values("lost", 600), *values("new", 100)]
+        for case, tp in lost.items():
+            assert end_offset(target, flow.remote(tp.topic)) == filled[case], "nothing is written"
+        producer = producer_of(target)
+        for tp in lost.values():
+            key = offset_key(CONNECTOR, "A", tp)
+            producer.produce(flow.offsets_topic, offset_value(400), key, partition_for(key, 5))
+        assert producer.flush(30) == 0
+        with flow.copying(spec, stop_s=60) as job:
+            flow.wait_until_copied(job, spec)
+        wanted = [*values("kept", 400), *values("lost", 600), *values("new", 100)]
+        for topic in cases.values():
+            assert [one for one in on_target(flow, topic) if one and not one.startswith(b"foreign")] == wanted
     finally:
         target.stop()
 

@@ -946,10 +946,28 @@ def test_only_committed_positions_have_a_writer(aborted: tuple[tuple[int, int], 
 # -- the ledger --------------------------------------------------------------------------------------------------------
 
 
+def test_the_producer_of_the_record_before_the_position_is_kept() -> None:
+    """The end of the target may have been filled by another program; with an aborted transaction the one before it counts."""
+    scene = Scene()
+    scene.copy(200, 5)
+    scene.commit()
+    start = scene.successor()
+    assert start.entry is not None
+    assert (start.entry.mark, start.entry.written_by) == (Mark(105, 205, 105), 1)
+    scene.transactions._identity = scene.bench.outbox.identity = ProducerIdentity(2, 0)
+    scene.copy(206, 5)
+    scene.commit(COORDINATOR_ERROR)
+    assert scene.positions.entries[-1].written_by == 2
+    start = scene.successor()
+    assert start.entry is not None
+    assert (start.entry.mark, start.entry.written_by) == (Mark(105, 205, 105), 1)
+
+
 def test_the_previous_state_is_written_so_that_other_versions_read_the_rest() -> None:
-    state = SourceState("old", 3, 4, 100, ("older",), Session(ProducerIdentity(7, 1), Mark(0, 100, 0)))
+    session = Session(ProducerIdentity(7, 1), Mark(0, 100, 0))
+    state = SourceState("old", 3, 4, 100, ("older",), session, "A.t", written_by=7)
     before = PreviousCommit(Mark(80, 180, 80), {"control": 1}, 2, (1, 2, 3), 1, state)
-    entry = LedgerEntry("t", 0, "A.t", Mark(120, 230, 20), 80, "new", before=before)
+    entry = LedgerEntry("t", 0, "A.t", Mark(120, 230, 20), 80, "new", before=before, written_by=8)
     data = json.loads(json.dumps(entry.to_json()))
     assert LedgerEntry.from_json("t", 0, data) == entry
     assert len(data["before"]) == 5, "a version before takes no sixth"
