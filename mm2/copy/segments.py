@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -252,17 +252,36 @@ class Trail:
         if may_end_with_markers:
             segments = [segment for chunk in self._chunks for segment in chunk.segments if segment.target < end]
             end = max((min(end, segment.target_end) for segment in segments), default=end)
+        for segment, cut in self._newest_first():
+            if segment.target < end <= segment.target_end:
+                return int(min(segment.source + end - 1 - segment.target, cut - 1))
+        return None
+
+    def source_before(self, end: int) -> int | None:
+        """The source offset after the newest record that is known to be before this target offset; None: none is known to be.
+
+        All records whose target offsets are not before it are at this source offset or after it.
+        """
+        for segment, cut in self._newest_first():
+            if segment.records and segment.target < end:
+                return int(min(segment.source + min(segment.records, end - segment.target), cut))
+        return None
+
+    def own_end(self, start: int) -> int:
+        """The target offset after the newest record from ``start`` on; -1: none is known to be there."""
+        newest = next((segment for segment, _ in self._newest_first() if segment.records), None)
+        return newest.target_end if newest is not None and newest.target_end > start else -1
+
+    def _newest_first(self) -> Iterator[tuple[Segment, float]]:
+        """The segments, each with the source offset from which on the source has other records than it."""
         cut: float = math.inf
         for chunk in reversed(self._chunks):
             cuts = list(chunk.cuts)
             for index in range(len(chunk.segments) - 1, -1, -1):
                 while cuts and cuts[-1].segments > index:
                     cut = min(cut, cuts.pop().source)
-                segment = chunk.segments[index]
-                if segment.target < end <= segment.target_end:
-                    return int(min(segment.source + end - 1 - segment.target, cut - 1))
+                yield chunk.segments[index], cut
             cut = min([cut, *(one.source for one in cuts)])
-        return None
 
     def _room(self) -> SegmentChunk:
         newest = self._chunks[-1]

@@ -292,6 +292,7 @@ class SourceState(NamedTuple):
     remote_topic: str = ""
     target_id: str = ""
     former: FormerTopic | None = None
+    written_by: int = -1
 
     def to_json(self) -> dict[str, Any]:
         """As in the ledger."""
@@ -301,6 +302,8 @@ class SourceState(NamedTuple):
             data["session"] = self.session.to_json()
         if self.former is not None:
             data["former"] = list(self.former)
+        if self.written_by >= 0:
+            data["written_by"] = self.written_by
         return data
 
     @classmethod
@@ -318,13 +321,14 @@ class SourceState(NamedTuple):
             str(remote_topic),
             str(target_id),
             None if former is None else _former_topic_of(former),
+            int(data.get("written_by", -1)),
         )
 
     def fields(self) -> dict[str, Any]:
         """The fields of `LedgerEntry` that are known."""
         known = self._asdict()
         if not self.remote_topic:
-            del known["remote_topic"], known["target_id"], known["former"]
+            del known["remote_topic"], known["target_id"], known["former"], known["written_by"]
         return known
 
 
@@ -366,6 +370,7 @@ class LedgerEntry:
     have the source's offsets. ``fills_by_transactions``: transactions that fill gaps may be open on the target.
     ``shared_until`` is a source offset: requests of an earlier holder with records from before it
     may be unanswered (rule S9; -1: there are none after the mark). ``copy_id`` is the connector that the entry belongs to.
+    ``written_by`` is the producer id of the record before the mark's target offset, if it was written in a transaction (-1: unknown).
     ``is_unbegun``: the partition stopped before copying began, so the
     entry shows its ``condition`` and nothing else is known.
     """
@@ -401,6 +406,7 @@ class LedgerEntry:
     shared_until: int = -1
     copy_id: CopyId = CopyId()  # noqa: RUF009  (immutable)
     is_unbegun: bool = False
+    written_by: int = -1
 
     @property
     def lost_ranges(self) -> int:
@@ -449,7 +455,13 @@ class LedgerEntry:
         lost = self.lost[: len(self.lost) - before.lost]
         # Epochs of the current log do not apply to an earlier mark if the log was truncated between the two.
         entry = self.replace(
-            mark=before.mark, gaps=before.gaps, chunk=before.chunk, lost=lost, before=None, source_epochs=()
+            mark=before.mark,
+            gaps=before.gaps,
+            chunk=before.chunk,
+            lost=lost,
+            before=None,
+            source_epochs=(),
+            written_by=-1,
         )
         if before.state is None:
             return entry
@@ -504,6 +516,8 @@ class LedgerEntry:
             data["seen_in"] = self.seen.place
         if self.is_unbegun:
             data["unbegun"] = True
+        if self.written_by >= 0:
+            data["written_by"] = self.written_by
         if self.before is not None:
             mark, gaps, chunk, extent, lost, state = self.before
             data["before"] = [list(mark), gaps, chunk, list(extent), lost]
@@ -549,6 +563,7 @@ class LedgerEntry:
             int(data.get("shared", -1)),
             CopyId.from_json(data.get("copy")),
             bool(data.get("unbegun", False)),
+            int(data.get("written_by", -1)),
         )
 
 

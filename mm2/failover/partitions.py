@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
@@ -130,6 +131,8 @@ def _progress_questions(
     entries: Iterable[LedgerEntry], target_ends: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, ProgressQuestion]:
     """The partitions whose ledger entries may not be final, with what to look for on the target."""
+    entries = list(entries)
+    sources = Counter(entry.target for entry in entries)
     return {
         entry.target: ProgressQuestion(
             entry.session.producer,
@@ -138,6 +141,7 @@ def _progress_questions(
             entry.session.start.target,
             ended=entry.ended_sessions,
             is_preserved=entry.is_preserved,
+            own_end=None if sources[entry.target] == 1 else -1,
         )
         for entry in entries
         if entry.session is not None and entry.target in target_ends and not is_paused(entry)

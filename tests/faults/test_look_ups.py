@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 from confluent_kafka.admin import (
     AclBinding,
@@ -17,10 +20,13 @@ from confluent_kafka.admin import (
 )
 
 from mm2.copy.driver.engine import CopyEngine
+from mm2.copy.executor.positions import offset_key, offset_value
 from mm2.copy.spec import TransactionsSpec
+from mm2.kafka.partitioner import partition_for
 from mm2.kafka.records.batch import iter_batches
 from mm2.kafka.structs import TopicPartition
 from mm2.sandbox.kafka import LocalKafka
+from mm2.sandbox.ports import free_ports
 from tests.faults.environment import Topics
 from tests.faults.test_data import write
 from tests.faults.test_source_history import (
@@ -33,7 +39,21 @@ from tests.faults.test_source_history import (
     unreplicated,
     values,
 )
-from tests.integration.copy_flow import Flow, admin_of, alter, batches, create, end_offset, producer_of, rows_of
+from tests.integration.asking import asked
+from tests.integration.copy_flow import (
+    CONNECTOR,
+    Flow,
+    admin_of,
+    alter,
+    batches,
+    create,
+    end_offset,
+    producer_of,
+    rows_of,
+)
+from tests.integration.mirror_process import MirrorProcess, ends
+from tests.integration.test_merges import Merge, records_of
+from tests.support.access import OPEN
 from tests.support.old_kafka import OldKafka
 from tests.support.waiting import PATIENCE, wait_until
 
@@ -209,6 +229,72 @@ def test_a_target_whose_lost_end_another_program_has_filled_gets_the_lost_record
         target.stop()
 
 
+def test_in_transactions_a_lost_end_that_another_program_has_filled_stops_the_partition(
+    engine: CopyEngine, source: LocalKafka, tmp_path: Path, unique: str
+) -> None:
+    """Given a lost end that another program has filled in part, as far as the position, or further; validates the state with the numbers
+    when the flow starts, that nothing is written, and that a reset copies all again.
+    """
+    target = LocalKafka("T", tmp_path / "target")
+    try:
+        flow = Flow(engine, source, target.start(_START_S), unique)
+        cases = {case: flow.topic(case) for case in ("none", "fewer", "as-many", "more")}
+        remote = [flow.remote(topic) for topic in cases.values()]
+        spec = flow.spec(*cases.values(), syncs=None, transactions=TransactionsSpec(f"{unique}-0", 60_000, None))
+
+        def write_all(what: str, count: int) -> None:
+            for topic in cases.values():
+                write(source, topic, 0, values(what, count))
+
+        write_all("kept", 400)
+        with flow.copying(spec) as job:
+            flow.wait_until_copied(job, spec)
+        with put_back(target, remote, tmp_path / "backup"):
+            write_all("lost", 600)
+            with flow.copying(spec) as job:
+                flow.wait_until_copied(job, spec)
+            reached = {
+                case: end_offset(target, flow.remote(topic)) - 1 for case, topic in cases.items()
+            }  # before the marker
+        filled = {}
+        for case, topic in cases.items():
+            end = end_offset(target, flow.remote(topic))
+            assert 400 < end < 500, "the end is lost"
+            count = {"none": 0, "fewer": 300, "as-many": reached[case] - end, "more": 800}[case]
+            if count:
+                write(target, flow.remote(topic), 0, values("foreign", count))
+            filled[case] = end + count
+        write_all("new", 100)
+        lost = {case: TopicPartition(topic, 0) for case, topic in cases.items() if case != "none"}
+        with flow.copying(spec, stop_s=60) as job:
+            wait_until(copied(job, cases["none"], 1_100), 90, detail=job.status)
+            wait_until(
+                lambda: {rows_of(job)[tp].state for tp in lost.values()} == {"INCONSISTENT"}, 90, detail=job.progress
+            )
+            for case, tp in lost.items():
+                at = min(filled[case], reached[case]) - 1
+                assert re.search(
+                    f"a record of producer id \\d+ at offset {at}, where a record of producer id \\d+ was committed",
+                    rows_of(job)[tp].reason,
+                )
+                assert f"copying had reached offset {reached[case]}:" in rows_of(job)[tp].reason
+        assert on_target(flow, cases["none"]) == [*values("kept", 400), *values("lost", 600), *values("new", 100)]
+        for case, tp in lost.items():
+            assert end_offset(target, flow.remote(tp.topic)) == filled[case], "nothing is written"
+        producer = producer_of(target)
+        for tp in lost.values():
+            key = offset_key(CONNECTOR, "A", tp)
+            producer.produce(flow.offsets_topic, offset_value(400), key, partition_for(key, 5))
+        assert producer.flush(30) == 0
+        with flow.copying(spec, stop_s=60) as job:
+            flow.wait_until_copied(job, spec)
+        wanted = [*values("kept", 400), *values("lost", 600), *values("new", 100)]
+        for topic in cases.values():
+            assert [one for one in on_target(flow, topic) if one and not one.startswith(b"foreign")] == wanted
+    finally:
+        target.stop()
+
+
 @pytest.mark.parametrize("mode", ["sessions", "transactions"])
 def test_a_flow_at_rest_reports_a_recreated_remote_topic_and_copies_what_the_target_has_lost(
     engine: CopyEngine, source: LocalKafka, tmp_path: Path, unique: str, mode: str
@@ -236,6 +322,66 @@ def test_a_flow_at_rest_reports_a_recreated_remote_topic_and_copies_what_the_tar
         assert on_target(flow, cut) == [*values("kept", 40), *values("lost", 60)]
         assert on_target(flow, recreated) == []
     finally:
+        target.stop()
+
+
+def test_merged_topics_whose_target_lost_its_end_stop_and_name_the_positions_that_copy_it_again(
+    source: LocalKafka, tmp_path: Path, unique: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The directory of a partition with the records of two topics is put back while no process runs."""
+    target = LocalKafka("T", tmp_path / "target")
+    process: MirrorProcess | None = None
+    try:
+        merge = Merge(source, target.start(_START_S), tmp_path, unique, "policy")
+        (port,) = free_ports(1)
+        file = merge.file(listeners=f"http://127.0.0.1:{port}", **OPEN)
+
+        def copy(count: int, number: int) -> None:
+            process = MirrorProcess(file, merge.files.log(number), "B")
+            try:
+                process.eventually(lambda: sum(ends(target, merge.remote)) >= 4 * count, 120)
+                assert process.stop()[0] == 0
+            finally:
+                process.clean_up()
+
+        merge.write(4_000)
+        copy(4_000, 1)
+        with put_back(target, [merge.remote], tmp_path / "backup"):
+            merge.write(6_000, 4_000)
+            copy(10_000, 2)
+        assert ends(target, merge.remote) == [8_000, 20_000, 0], "the end is lost"
+        process = MirrorProcess(file, merge.files.log(3), "B")
+
+        def stopped() -> list[str]:
+            flows = json.loads(asked(capsys, "status", file, merge.files.flow, "--json")[1])["flows"]
+            found = [one for one in flows[0]["partitions"] if one["state"] == "LOST_RANGE"]
+            return [one["reason"] for one in found]
+
+        process.eventually(lambda: sum("To copy them again" in reason for reason in stopped()) == 2, 120)
+        offsets = []
+        for reason in stopped():
+            assert "up to" in reason, reason
+            assert "ends at offset 8000, where copying had reached offset 20000" in reason, reason
+            named = re.search(r'position of ({.*?}) to ({"offset": \d+})', reason)
+            assert named is not None, reason
+            partition = json.loads(named[1])
+            offsets.append({"partition": {"cluster": merge.alias, **partition}, "offset": json.loads(named[2])})
+        found = {(one["partition"]["topic"], one["partition"]["partition"]) for one in offsets}
+        assert found == {(topic, 0) for topic in merge.topics}, (
+            "the end of partition 1 is another session's, which is no contradiction"
+        )
+        url = f"http://127.0.0.1:{port}/{merge.alias}/B/connectors/MirrorSourceConnector/offsets"
+        assert asked(capsys, "stop", file, merge.files.flow, "--connector", "source")[0] == 0
+        answer = httpx.patch(url, json={"offsets": offsets}, timeout=60)
+        assert answer.status_code == 200, answer.text
+        assert asked(capsys, "resume", file, merge.files.flow, "--connector", "source")[0] == 0
+        process.eventually(lambda: sum(ends(target, merge.remote)) >= 40_000, 120)
+        wanted = [one.value for one in records_of("", 0, 10_000)]
+        assert merge.contents() == {(topic, index): wanted for topic in merge.topics for index in range(2)}
+        process.eventually(lambda: not stopped(), 60)
+    finally:
+        if process is not None:
+            process.clean_up()
         target.stop()
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import random
 import time
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import ResourceType
@@ -14,10 +18,15 @@ from mm2.copy.spec import CopySpec, PartitionSpec, TransactionsSpec
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import TopicPartition
 from mm2.sandbox.kafka import LocalKafka
+from tests.integration.asking import asked
 from tests.integration.copy_flow import Flow, Traffic, alter, batches, create, read, rows_of
+from tests.integration.mirror_flow import commit, committed
+from tests.integration.mirror_process import MirrorProcess, config_of, ends, partitions_of, refused
+from tests.integration.record_chains import chain
 from tests.integration.spark_workers import workers
 from tests.integration.test_copy_engine import numbered, write
-from tests.support.waiting import wait_until
+from tests.integration.test_policy_changes import FlowFiles
+from tests.support.waiting import PATIENCE, wait_until
 
 PARTITIONS = 2
 MODES = ("default", "exactly-once")
@@ -149,3 +158,162 @@ def test_the_next_micro_batch_does_not_read_what_other_copies_wrote(flow: Flow, 
     with flow.copying(spec) as job:
         flow.wait_until_copied(job, spec)
     assert_merged(flow, sources, "default")
+
+
+# -- whole processes ---------------------------------------------------------------------------------------------------------
+
+COUNT = 30_000  # records of a partition
+
+
+class Merge:
+    """A flow with two source topics of two and three partitions and one remote topic, which a policy or a router names."""
+
+    def __init__(self, kafka_a: LocalKafka, kafka_b: LocalKafka, folder: Path, unique: str, way: str) -> None:
+        self.a, self.b, self.way = kafka_a, kafka_b, way
+        self.alias, self.topics = f"m{unique[-6:]}", (f"{unique}-merge-a", f"{unique}-merge-b")
+        self.remote = f"{self.alias}.{unique}-all"
+        self.group = f"{unique}-group"
+        for topic, partitions, retention in zip(self.topics, (2, 3), ("-1", "9000000000"), strict=True):
+            create(kafka_a, topic, partitions, retention__ms=retention)
+            wait_until(lambda topic=topic, partitions=partitions: partitions_of(kafka_a, topic) == partitions)  # type: ignore[misc]
+        self.files = FlowFiles(
+            folder,
+            self.alias,
+            (kafka_a, kafka_b),
+            topics=f"{unique}-merge-.*",
+            groups=self.group,
+            sync__group__offsets__enabled="true",
+            sync__group__offsets__interval__seconds="1",
+            emit__checkpoints__interval__seconds="1",
+            refresh__topics__interval__seconds="1",
+            copy__commit__interval__ms="2000",
+        )
+
+    def naming(self) -> Mapping[str, str]:
+        if self.way == "policy":
+            return {"replication.policy.class": "tests.integration.test_mm2_behaviours.policies.MergingPolicy"}
+        router = ("RegexRouter", {"regex": "(.*)-merge-.*", "replacement": "$1-all"})
+        return {f"{self.files.flow}.{key}": value for key, value in chain(router).items()}
+
+    def file(self, **more: str) -> Path:
+        return self.files.write(self.naming(), **more)
+
+    def write(self, count: int, start: int = 0) -> None:
+        for topic in self.topics:
+            for partition in range(2):
+                groups = [
+                    records_of(f"{topic}-{partition}", first, 1000) for first in range(start, start + count, 1000)
+                ]
+                write(self.a, topic, *groups, partition=partition)
+
+    def contents(self, *, isolation: str = "read_committed") -> dict[tuple[str, int], list[bytes | None]]:
+        """The values in the remote topic by source topic and partition, in order."""
+        found: dict[tuple[str, int], list[bytes | None]] = {}
+        for partition in range(2):
+            for one in read(self.b, self.remote, partition, isolation=isolation):
+                topic, _, number = (one.key or b"").decode().rpartition("-")
+                assert int(number) == partition
+                found.setdefault((topic, partition), []).append(one.value)
+        return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(int(600 * PATIENCE))
+@pytest.mark.parametrize("mode", ["disabled", "enabled"])
+@pytest.mark.parametrize("way", ["policy", "router"])
+def test_two_topics_are_merged_by_a_flow_that_is_killed(
+    kafka_a: LocalKafka,
+    kafka_b: LocalKafka,
+    tmp_path: Path,
+    unique: str,
+    way: str,
+    mode: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Given 2 topics with 60,000 records each; when the process is killed twice; validates that each record is there once and in
+    order, the configuration of the remote topic, a group's position, and what `plan`, `status`, `gaps`, `lag`, `groups` and
+    `verify` report.
+    """
+    merge = Merge(kafka_a, kafka_b, tmp_path, unique, way)
+    one, two = merge.topics
+    file = merge.file(**{"B.exactly.once.source.support": mode})
+    (document,) = json.loads(asked(capsys, "plan", file, merge.files.flow, "--json")[1])["flows"]
+    wanted = f"Topics {one}, {two} of cluster {merge.alias} are copied to the same topic {merge.remote} on B: it gets 3 partitions"
+    assert [note for note in document["notes"] if wanted in note and f"the configs of {one}" in note], document
+    process: MirrorProcess | None = None
+    try:
+        for number in range(3):
+            process = MirrorProcess(file, merge.files.log(number), "B")
+            if number == 0:
+                process.eventually(lambda: partitions_of(kafka_b, merge.remote) == 3, 120)
+                merge.write(COUNT)
+            if number < 2:
+                process.eventually(functools.partial(_has, merge, (number + 1) * COUNT // 2), 120)
+                process.kill9(whole_family=True)
+        assert process is not None
+        process.eventually(lambda: sum(map(len, merge.contents().values())) >= 4 * COUNT, 120)
+        values = [one.value for one in records_of("", 0, COUNT)]
+        assert merge.contents() == {(topic, index): values for topic in merge.topics for index in range(2)}
+        assert config_of(kafka_b, merge.remote, "retention.ms") == "-1"
+        _check_group(merge, process)
+        _check_reports(merge, file, capsys)
+        assert process.stop()[0] == 0
+    finally:
+        if process is not None:
+            process.clean_up()
+
+
+def _has(merge: Merge, count: int) -> bool:
+    return sum(ends(merge.b, merge.remote)) >= count
+
+
+def _check_group(merge: Merge, process: MirrorProcess) -> None:
+    """The group skips no record of either topic, at the smaller one of its positions."""
+    at = {(merge.topics[0], 0): COUNT // 2, (merge.topics[1], 0): COUNT // 3}
+    commit(merge.a, merge.group, at)
+    process.eventually(lambda: committed(merge.b, merge.group, merge.remote) >= 0, 60)
+    reached = committed(merge.b, merge.group, merge.remote)
+    unread = dict.fromkeys(merge.topics, 0)
+    for one in read(merge.b, merge.remote, 0, isolation="read_committed"):
+        if one.offset >= reached:
+            unread[(one.key or b"").decode().rpartition("-")[0]] += 1
+    left = {topic: COUNT - offset for (topic, _), offset in at.items()}
+    assert all(unread[topic] >= left[topic] for topic in merge.topics), (unread, left)
+    assert any(unread[topic] == left[topic] for topic in merge.topics), (unread, left)
+
+
+def _check_reports(merge: Merge, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flow = merge.files.flow
+    assert json.loads(asked(capsys, "gaps", file, flow, "--json")[1])["totals"] == {}
+    (status,) = json.loads(asked(capsys, "status", file, flow, "--json")[1])["flows"]
+    assert (status["lost_ranges"], status["foreign_records"]) == (0, 0), status
+    code, out, err = asked(capsys, "groups", file, flow, "--json")
+    assert "offsets are read again" in out, (code, out, err)
+    code, out, err = asked(capsys, "verify", file, flow, "--parallel", "1")
+    assert code == 2, out + err
+    assert f"not compared: topic {merge.remote} has the records of {merge.topics[1]}, too" in out
+
+
+@pytest.mark.parametrize("way", ["policy", "router"])
+def test_topics_with_preserved_offsets_are_not_merged(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, tmp_path: Path, unique: str, way: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the names in the file, and by a pattern: validates that both topics are named at start, in `plan` and in the log."""
+    merge = Merge(kafka_a, kafka_b, tmp_path, unique, way)
+    one, two = merge.topics
+    message = (
+        f"{one} and {two} have the same remote topic {merge.remote}, which can have the offsets of one of them only"
+    )
+    flow = merge.files.flow
+    named = merge.file(**{f"{flow}.preserve.offsets": "true", f"{flow}.topics": f"{one},{two}"})
+    ((code, output),) = refused([[str(named), "--clusters", "B"]])
+    assert code == 2
+    assert message in output
+    file = merge.file(**{f"{flow}.preserve.offsets": "true"})
+    (document,) = json.loads(asked(capsys, "plan", file, flow, "--json")[1])["flows"]
+    assert [error for error in document["troubles"] if message in error], document
+    process = MirrorProcess(file, merge.files.log(0), "B")
+    try:
+        process.eventually(lambda: message in process.log.read_text(), 120)
+    finally:
+        process.clean_up()

@@ -178,6 +178,7 @@ class Commits:
             fills_by_transactions=cursor.gaps is not None and cursor.gaps.by_transactions,
             shared_until=cursor.shared_until if cursor.shares(cursor.window.position) else -1,
             copy_id=cursor.copy_id,
+            written_by=cursor.written_by,
         )
 
     def _target_log(self, cursor: Cursor) -> FormerLog:
@@ -282,6 +283,9 @@ class TransactionCommits(Commits):
             self._written[source] = _state(entry.mark, len(entry.lost), entry.foreign, entry.condition, entry.note)
 
     def acked(self, cursor: Cursor, copied: SourceRange, last: int) -> None:
+        identity = cursor.outbox.identity
+        is_own = identity is not None and copied.target_base >= 0 and not copied.already_copied
+        cursor.written_by = identity.producer_id if identity is not None and is_own else -1
         if not cursor.is_elsewhere:
             self._in_transaction.append((cursor, copied, last))  # not visible before the commit
 
@@ -482,6 +486,7 @@ class TransactionCommits(Commits):
             cursor.spec.remote_topic,
             self._target_log(cursor).topic_id,
             cursor.former,
+            cursor.written_by,
         )
 
 
@@ -514,5 +519,6 @@ def _previous_commit_of(start: Start) -> PreviousCommit:
             entry.remote_topic,
             entry.target_id,
             entry.former,
+            entry.written_by,
         )
     return PreviousCommit(entry.mark, dict(entry.gaps), chunk.number, chunk.extent(), len(entry.lost), state)

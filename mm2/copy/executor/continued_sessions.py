@@ -100,22 +100,19 @@ class ContinuedSessions:
         outbox.looked_up = True
         outbox.floor = session.start.target
         outbox.ended_sessions = session.after
-        base = -1
-        if progress is not None and skip:
-            base = progress.offset_of(mark.records, skip)
-        skip_end = progress.target_end if progress is not None and skip else -1
+        batches = progress.batches if progress is not None and skip else ()
 
         def begin() -> None:
             if not self._sessions.is_current(cursor.partition, session):
                 return  # another session has been opened meanwhile
             outbox.begin(session.producer, mark.records + skip, known=False)
-            outbox.end_offset = mark.target
+            outbox.end_offset, outbox.own_end = mark.target, cursor.window.trail.own_end(session.start.target)
             if progress is not None:
                 outbox.verified_epoch = progress.leader_epoch if progress.leader_epoch >= 0 else None
                 if there is not None:
                     outbox.end_offset = cursor.end_on_target(there.end)
                 elif skip:
-                    outbox.end_offset = skip_end
+                    outbox.end_offset = outbox.own_end = progress.target_end
             outbox.is_unverified = bool(session.after) and not outbox.acked  # rule R3
             self._sink.end_pause(outbox)
 
@@ -123,7 +120,7 @@ class ContinuedSessions:
             cursor.begin(mark)
             cursor.outgoing.there = there
         else:
-            cursor.begin(mark, skip=skip, skip_base=base, skip_end=skip_end, is_clean=progress is None)
+            cursor.begin(mark, skip=skip, there=batches, is_clean=progress is None)
         cursor.lead_in(session.start.source)
         if there is not None and there.end <= cursor.offset:
             cursor.outgoing.there = None  # nothing of it is read again
@@ -272,6 +269,7 @@ class ContinuedSessions:
             topic_id,
             entry.ended_sessions,
             cursor.gaps is not None,
+            None if cursor.window.others is None else cursor.window.trail.own_end(session.start.target),
         )
 
     def _is_refused(self, entry: LedgerEntry, answer: KafkaFailure, since: dict[TopicPartition, float]) -> bool:
@@ -349,7 +347,7 @@ class ContinuedSessions:
         mark, skip = entry.mark, progress.records - entry.mark.records
         self._sessions.current[cursor.partition] = entry.session
         cursor.outbox.last_error = None
-        cursor.begin(mark, skip=skip, skip_base=progress.offset_of(mark.records, skip), skip_end=progress.target_end)
+        cursor.begin(mark, skip=skip, there=progress.batches)
         self._log.info(
             "skipping records that were copied before transactions", partition=str(cursor.partition), records=skip
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
@@ -24,6 +24,7 @@ from mm2.copy.executor.outbox import Outbox, OutgoingBatch
 from mm2.copy.executor.outgoing import content_error
 from mm2.copy.executor.outgoing_records import OutgoingRecords
 from mm2.copy.executor.predecessor import PredecessorRecords
+from mm2.copy.executor.target_progress import FoundBatch
 from mm2.copy.executor.window import SourceRange, Window
 from mm2.copy.session import LOST_KEPT, UNBOUNDED, CopyId, EpochStart, FormerTopic, Lost, Mark, PartitionCondition
 from mm2.copy.spec import PartitionSpec
@@ -176,6 +177,12 @@ class Cursor:
     shared_until: int = -1  # see `LedgerEntry.shared_until`
     topic_id: str = ""
     copy_id: CopyId = CopyId()  # noqa: RUF009  (immutable)
+    written_by: int = (
+        -1
+    )  # producer id of the record before the target offset of the position, in transactions (-1: unknown)
+    is_handed_off: bool = (
+        False  # the predecessor has ended with the position acknowledged, so the target need not be compared
+    )
     retired: tuple[str, ...] = ()  # replaced topic ids of both sides
     former: FormerTopic | None = None  # see `LedgerEntry.former`
     elsewhere: FormerLog | None = None
@@ -422,11 +429,9 @@ class Cursor:
         self.conditions.stop = condition
         self.owner.stopped(self)
 
-    def begin(
-        self, mark: Mark, *, skip: int = 0, skip_base: int = -1, skip_end: int = -1, is_clean: bool = False
-    ) -> None:
-        """Continue at a mark; ``skip`` records after it are on the target, from ``skip_base`` on if they are
-        contiguous. They end at ``skip_end`` (-1: unknown). ``is_clean``: no request of a predecessor is unanswered.
+    def begin(self, mark: Mark, *, skip: int = 0, there: Sequence[FoundBatch] = (), is_clean: bool = False) -> None:
+        """Continue at a mark; ``skip`` records after it are on the target, in the batches ``there`` as far as that is known.
+        ``is_clean``: no request of a predecessor is unanswered.
 
         If nothing has been copied yet, all current records of the source are a backlog.
         """
@@ -438,7 +443,7 @@ class Cursor:
         self.outgoing.there = None
         if self.gaps is not None:
             self.gaps.begin(is_clean=is_clean)
-        self.predecessor.begin(skip, skip_base, skip_end)
+        self.predecessor.begin(mark.records, skip, there)
         self.suspended = False
 
     def lead_in(self, first: int) -> None:

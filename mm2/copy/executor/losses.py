@@ -159,19 +159,16 @@ class Losses:
         lost += before
         # The session's records end at the target's end, unless other producers write there; then the source offset is unknown.
         source = cursor.window.trail.last_source(end)
+        is_alone = not cursor.window.foreign and cursor.window.others is None
+        if source is None or session is None or not is_alone or _has_others(cursor):
+            cursor.fail(PartitionState.LOST_RANGE, truncated(cursor, self._spec.target_alias, lost, end))
+            return
         self._log.error(
             "target lost acknowledged records, resending them",
             partition=str(cursor.spec.target),
             records=lost,
             end=end,
         )
-        is_alone = not cursor.window.foreign and cursor.window.others is None
-        if source is None or session is None or not is_alone or _has_others(cursor):
-            reason = truncated(
-                cursor.spec.target, self._spec.target_alias, lost, end, is_alone=cursor.window.others is None
-            )
-            cursor.fail(PartitionState.LOST_RANGE, reason)
-            return
         cursor.window.trail.target_cut(end)
         cursor.outbox.queue.clear()
         # The truncated log may have lost its producer state.
@@ -457,10 +454,8 @@ def cut_at(cursor: Cursor, alias: str, last: int | None, lost: int, end: int) ->
     """The target ends at this offset and lost so many records; ``last`` is the source offset of the last one that is left (None:
     unknown). Whether it is known which were lost; otherwise the partition stops.
     """
-    is_alone = cursor.window.others is None
-    if last is None or cursor.window.foreign or not is_alone:
-        reason = truncated(cursor.spec.target, alias, lost, end, is_alone=is_alone)
-        cursor.fail(PartitionState.LOST_RANGE, reason)
+    if last is None or cursor.window.foreign or cursor.window.others is not None:
+        cursor.fail(PartitionState.LOST_RANGE, truncated(cursor, alias, lost, end))
         return False
     log.error(
         "target lost acknowledged records, resending them", partition=str(cursor.spec.target), records=lost, end=end
@@ -469,13 +464,27 @@ def cut_at(cursor: Cursor, alias: str, last: int | None, lost: int, end: int) ->
     return True
 
 
-def truncated(target: TopicPartition, alias: str, lost: int, end: int, *, is_alone: bool) -> str:
-    """The reason for a remote topic that lost acknowledged records at its end, if it is unknown which. Not ``is_alone``: other source
-    partitions are copied there, too, so it may have lost fewer of this one.
+def truncated(cursor: Cursor, alias: str, lost: int, end: int) -> str:
+    """The reason for a remote topic that lost acknowledged records at its end, if it is unknown which. Where other source partitions
+    are copied there, too, it may have lost fewer of this one.
     """
+    window = cursor.window
+    number = f"{lost}" if window.others is None else f"up to {lost}"
+    known = "" if window.target < 0 else f", where copying had reached offset {window.target}"
+    first = window.trail.source_before(end)
     return (
-        f"{target} of {alias} lost {'' if is_alone else 'up to '}{lost} acknowledged records at its end ({end}), and which they were is not known; reset the "
-        "position of this partition to copy them again"
+        f"{cursor.spec.target} of {alias} lost {number} acknowledged records at its end: it ends at offset {end}{known}. Which they "
+        f"were is not known. To copy them again, {reset_to(cursor.partition, first)}"
+    )
+
+
+def reset_to(partition: TopicPartition, first: int | None) -> str:
+    """How to continue at a source offset, at the beginning for None."""
+    offset = f'{{"offset": {first - 1}}}' if first else "null"
+    where = f'{{"topic": "{partition.topic}", "partition": {partition.partition}}}'
+    return (
+        f"stop the source connector (mm2 stop --connector source), set its position of {where} to {offset} (PATCH …/offsets), and "
+        "resume it (mm2 resume --connector source)"
     )
 
 

@@ -185,6 +185,7 @@ class Opening:
             cursor.epochs = entry.source_epochs
             cursor.topic_id = entry.source_id
             cursor.known_end = entry.end
+            cursor.written_by, cursor.is_handed_off = entry.written_by, start.clean
             self._sessions.marks[cursor.partition] = entry.mark
             if entry.session is not None and cursor.gaps is not None:
                 self._sessions.remember_lead_in(cursor.partition, entry.session)

@@ -151,6 +151,7 @@ class Outbox:
     failures: int = 0
     stopped: bool = False  # permanently in this micro-batch
     end_offset: int = -1  # target offset after the last acknowledged record, or marker behind it
+    own_end: int = -1  # the same, but not after records that were acknowledged to the copies of other source partitions
     is_preserved: bool = False  # all before ``end_offset`` was acknowledged to this session or its predecessors
     shared: SharedPartition | None = None  # other source partitions are copied to this target partition, too
     _last_error: KafkaFailure | None = None
@@ -265,7 +266,7 @@ class Outbox:
         """A batch and all before it are on the target, at this offset (-1: unknown)."""
         if outgoing.at >= 0:
             self.acked = max(self.acked, outgoing.end)
-        self.end_offset = base_offset + outgoing.count if base_offset >= 0 else -1
+        self.end_offset = self.own_end = base_offset + outgoing.count if base_offset >= 0 else -1
         if self.shared is not None and base_offset >= 0:
             self.shared.acknowledged.add(base_offset, self.end_offset)
         outgoing.acked(base_offset)

@@ -9,13 +9,13 @@ records that were copied (KIP-101).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from mm2.copy.executor.changes import ChangedBatch
 from mm2.copy.executor.outgoing_records import OutgoingRecords
-from mm2.copy.executor.target_progress import fingerprint
+from mm2.copy.executor.target_progress import FoundBatch, fingerprint
 from mm2.copy.executor.window import SourceRange, Window
 from mm2.kafka.records.batch import BatchView
 from mm2.kafka.records.record import decode_batch
@@ -45,8 +45,7 @@ class ReplacedRecords(Protocol):
 
 @dataclass(slots=True, eq=False)
 class PredecessorRecords:
-    """``remaining`` records are still to be skipped. Those on the target begin at ``target_base`` if they are
-    contiguous, otherwise it is -1. They end at ``target_end`` (-1: unknown).
+    """``remaining`` records are still to be skipped. On the target they end at ``target_end`` (-1: unknown).
 
     ``fingerprints`` of them are set while they are compared by content. The session is ``finishing`` with the last of them where
     that may be necessary, where it has other rules, or where transactions follow. ``on_uncertain`` asks for them, ``on_finished``
@@ -60,20 +59,31 @@ class PredecessorRecords:
     on_replaced: ReplacedRecords
     on_deleted: Callable[[int, int], None]
     remaining: int = 0
-    target_base: int = -1
     target_end: int = -1
     fingerprints: deque[int] | None = None
     with_time: bool = True  # the fingerprints contain timestamps
     finishing: bool = False  # the session ends with its last record
     has_holes: bool = False  # the source has holes where the records were
     _deleted: list[SourceRange] = field(default_factory=list)  # by retention; it is not known yet how much was copied
+    _next: int = 0  # number of the next record in its session
+    _batches: deque[FoundBatch] = field(default_factory=deque)  # where they are on the target, as far as it is known
 
-    def begin(self, count: int, target_base: int, target_end: int) -> None:
-        """Skip so many records."""
-        self.remaining, self.target_base, self.fingerprints = count, target_base, None
-        self.target_end = target_end
+    def begin(self, first: int, count: int, batches: Sequence[FoundBatch]) -> None:
+        """Skip so many records, from this number of the session on; ``batches`` contain them on the target."""
+        self._next, self.remaining, self.fingerprints = first, count, None
+        self._batches = deque(batches)
+        self.target_end = batches[-1].offset + batches[-1].records if batches else -1
         self.has_holes = False
         self._deleted.clear()
+
+    @property
+    def target_base(self) -> int:
+        """The target offset of the next record; -1: unknown."""
+        return next(self._runs(1))[1] if self.remaining else -1
+
+    def forget_offsets(self) -> None:
+        """The target offsets of the records are unknown, because some of them may no longer be on the source."""
+        self._batches.clear()
 
     @property
     def is_counted(self) -> bool:
@@ -131,9 +141,10 @@ class PredecessorRecords:
         """The rest of the records will not be found on the source any more."""
         window = self.reader.window
         if self.remaining:
-            window.target = self.target_base + self.remaining if self.target_base >= 0 else -1
+            window.target = -1
         window.records += self.remaining
-        self.remaining, self.target_base, self.fingerprints = 0, -1, None
+        self.remaining, self.fingerprints = 0, None
+        self._batches.clear()
         self._deleted.clear()
         window.drop_done()
         self._restore_target()
@@ -226,13 +237,44 @@ class PredecessorRecords:
         changed: ChangedBatch | None = None,
     ) -> None:
         """So many records are on the target already."""
-        entry = SourceRange(first, after, 0, count, offsets, already_copied=True, target_base=self.target_base)
+        window = self.reader.window
+        entry = SourceRange(first, after, 0, count, offsets)
         entry.dropped = () if changed is None else tuple(changed.dropped)
+        window.append(entry)
+        counts, bases = zip(*self._runs(count), strict=True)
+        pieces = [entry] if len(counts) == 1 else window.cut(entry, [*counts], [0] * len(counts))
         self.remaining -= count
-        if self.target_base >= 0:
-            self.target_base += count
-        self.reader.window.append(entry)
-        self.reader.window.done(entry)
+        self._next += count
+        for piece, base in zip(pieces, bases, strict=True):
+            piece.already_copied, piece.target_base = True, base
+        for piece in pieces:
+            window.done(piece)
+
+    def _runs(self, count: int) -> Iterator[tuple[int, int]]:
+        """(number, target offset of the first one) of the next ``count`` records, by runs that are contiguous on the target; offset -1:
+        unknown.
+        """
+        at, end, batches = self._next, self._next + count, self._batches
+        while batches and batches[0].at + batches[0].records <= at:
+            batches.popleft()
+        run, base = 0, -1
+        for batch in batches:
+            if batch.at >= end:
+                break
+            if batch.at > at:
+                if run:
+                    yield run, base
+                yield batch.at - at, -1
+                at, run = batch.at, 0
+            offset, more = batch.offset + at - batch.at, min(end, batch.at + batch.records) - at
+            if run and offset != base + run:
+                yield run, base
+                run = 0
+            base, run, at = base if run else offset, run + more, at + more
+        if run:
+            yield run, base
+        if at < end:
+            yield end - at, -1
 
     def _finish(self, after: int) -> None:
         """A session that is to end ends before this offset."""

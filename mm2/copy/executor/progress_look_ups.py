@@ -115,6 +115,7 @@ class ProgressLookUps:
                 self._topic_ids.get(tp.topic),
                 () if outbox.acked else outbox.ended_sessions,
                 outbox.is_preserved,
+                None if outbox.shared is None else outbox.own_end,
             )
             for tp, outbox in asked.items()
             if outbox.identity is not None
@@ -181,7 +182,7 @@ class ProgressLookUps:
             whole.at = there
             outbox.restamp(whole, [rest])
             outbox.queue.appendleft(rest)
-            outbox.acked, outbox.end_offset = there, progress.target_end
+            outbox.acked, outbox.end_offset, outbox.own_end = there, progress.target_end, progress.target_end
             gained = True
         if there > outbox.next or progress.revived is not None:
             # Another executor has copied more than this one has read: it has taken over the partition. Or the session before

@@ -48,7 +48,8 @@ class ProgressQuestion(NamedTuple):
     them. ``floor`` is the target offset where the session began (-1: unknown), ``leader_epoch`` the highest known one
     of the target partition (-1: unknown): a response with a lower one is stale. So is a response about a topic with
     another id than ``topic_id`` ("": unknown). ``ended`` are sessions before it of which records may still appear. With
-    ``is_preserved`` there may be markers and fillers behind the last record.
+    ``is_preserved`` there may be markers and fillers behind the last record. ``own_end``: other sessions write to the partition, too,
+    so ``behind`` may be after their records, and the last known record of this one is before this offset (-1: unknown).
     """
 
     producer: ProducerIdentity
@@ -59,6 +60,7 @@ class ProgressQuestion(NamedTuple):
     topic_id: str = ""
     ended: tuple[EndedSession, ...] = ()
     is_preserved: bool = False
+    own_end: int | None = None
 
 
 class FoundBatch(NamedTuple):
@@ -222,7 +224,7 @@ class TargetLookUp:
         if last is not None and (tail is _Tail.OTHER or (is_short and tail is not _Tail.OWN)):
             self._check_topic(tp, question.topic_id)
             progress = self._without_replaced(tp, last, remembered, end)
-            return progress if last is question else dataclasses.replace(progress, records=0)
+            return progress if question.records else dataclasses.replace(progress, records=0)
         progress = self._check_ended(tp, question, described, end)
         if progress.records < question.records:
             self._check_topic(tp, question.topic_id)
@@ -310,41 +312,56 @@ class TargetLookUp:
             behind = min(last.behind, end.offset)
             remembered = _remembered(last, described[tp])
             is_remembered = remembered is not None and remembered >= last.records and behind == last.behind
-            if last.records > last.behind - behind and behind > 0 and not is_remembered:
+            is_cut = (
+                last.own_end is not None and behind < last.behind
+            )  # before it there may be a record of another session
+            if last.records > last.behind - behind and behind > 0 and not (is_remembered or is_cut):
                 asked[tp] = behind - 1
         if not asked:
             return {}
-        starts = self._admin.list_offsets(dict.fromkeys(asked, EARLIEST), timeout_s=_REQUEST_TIMEOUT_S)
         found: dict[TopicPartition, _Tail | KafkaFailure] = {}
-        for tp in list(asked):
+        for tp, header in self.headers_at(asked).items():
+            last = _last_known(questions[tp])
+            if isinstance(header, KafkaFailure):
+                found[tp] = _Tail.UNKNOWN if header.is_final else header
+            elif last is not None:
+                found[tp] = _Tail.OWN if _is_own(header, last, asked[tp]) else _Tail.OTHER
+        return found
+
+    def headers_at(
+        self, offsets: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, BatchHeader | KafkaFailure | None]:
+        """The header of the batch at each of these offsets, None for a message of before 0.11. An offset whose record retention,
+        DeleteRecords or compaction has removed is left out. Raises KafkaFailure.
+        """
+        starts = self._admin.list_offsets(dict.fromkeys(offsets, EARLIEST), timeout_s=_REQUEST_TIMEOUT_S)
+        found: dict[TopicPartition, BatchHeader | KafkaFailure | None] = {}
+        asked = dict(offsets)
+        for tp in offsets:
             start = starts[tp]
             if isinstance(start, KafkaFailure):
-                found[tp] = _Tail.UNKNOWN if start.is_final else start
+                found[tp] = start
                 del asked[tp]
             elif start.offset > asked[tp]:
                 del asked[tp]
         try:
-            return found | self._tails_at(asked, questions)
+            return found | self._headers_at(asked)
         except KafkaFailure:
             pass  # one of them may be the cause
         for tp, offset in asked.items():
             try:
-                found |= self._tails_at({tp: offset}, questions)
+                found |= self._headers_at({tp: offset})
             except KafkaFailure as error:
-                found[tp] = _Tail.UNKNOWN if error.is_final else error
+                found[tp] = error
         return found
 
-    def _tails_at(
-        self, offsets: Mapping[TopicPartition, int], questions: Mapping[TopicPartition, ProgressQuestion]
-    ) -> dict[TopicPartition, _Tail | KafkaFailure]:
-        """What is at these offsets. Raises KafkaFailure."""
-        found: dict[TopicPartition, _Tail | KafkaFailure] = {}
-        for tp, batch in self._batches({tp: (at, at + 1) for tp, at in offsets.items()}, with_control=True):
-            last = _last_known(questions[tp])
-            if last is not None and batch.view.base_offset <= offsets[tp] <= _last_offset(batch):
-                is_own = _is_own(batch, last, offsets[tp])
-                found[tp] = _Tail.OWN if is_own else _Tail.OTHER
-        return found
+    def _headers_at(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, BatchHeader | None]:
+        ranges = {tp: (at, at + 1) for tp, at in offsets.items()}
+        return {
+            tp: batch.view.header
+            for tp, batch in self._batches(ranges, with_control=True)
+            if batch.view.base_offset <= offsets[tp] <= _last_offset(batch)
+        }
 
     def _without_replaced(
         self, tp: TopicPartition, question: ProgressQuestion, remembered: int | None, end: OffsetInfo
@@ -358,7 +375,7 @@ class TargetLookUp:
         while not question.is_preserved and high - low > 1:
             middle = (low + high) // 2
             batches = self._batches({tp: (middle - 1, middle)}, with_control=True)
-            own = [batch for _, batch in batches if _is_own(batch, question, middle - 1)]
+            own = [batch for _, batch in batches if _is_own(batch.view.header, question, middle - 1)]
             if own:
                 low = min(max(middle, _last_offset(own[0]) + 1), high - 1)
             else:
@@ -668,6 +685,8 @@ def _nearest(found: list[FoundBatch], known: int) -> list[FoundBatch]:
 
 def _last_known(question: ProgressQuestion) -> ProgressQuestion | None:
     """The question about the session that wrote the last known record: this one, or one that ended before it; None: not known."""
+    if question.own_end is not None:
+        return question._replace(behind=question.own_end) if question.records and question.own_end > 0 else None
     if question.records:
         return question if question.behind >= 0 else None
     known = (ended for ended in question.ended if ended.mark.records and 0 < ended.mark.target <= question.floor)
@@ -693,16 +712,16 @@ def _last_offset(batch: Batch) -> int:
     return batch.view.base_offset if header is None else header.last_offset
 
 
-def _is_own(batch: Batch, question: ProgressQuestion, offset: int) -> bool:
+def _is_own(header: BatchHeader | None, question: ProgressQuestion, offset: int) -> bool:
     """Whether a batch has, at this offset, the record of a session that was acknowledged there, if its records are without a
     gap from there to the last known one.
     """
-    header = batch.view.header
     if header is None or header.is_control or not header.base_offset <= offset <= header.last_offset:
         return False
     wanted = question.records - (question.behind - offset)
     number = count_after(header.base_sequence + offset - header.base_offset, wanted + 1) - 1
-    return ProducerIdentity(header.producer_id, header.producer_epoch) == question.producer and number == wanted
+    is_expected = number == wanted or question.own_end is not None
+    return ProducerIdentity(header.producer_id, header.producer_epoch) == question.producer and is_expected
 
 
 def _leader_epoch(metadata: Metadata, tp: TopicPartition) -> int:

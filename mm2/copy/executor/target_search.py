@@ -129,7 +129,7 @@ class TargetSearch:
             cursor.window.records += cursor.predecessor.remaining - len(cursor.predecessor.fingerprints)
             cursor.predecessor.remaining = len(cursor.predecessor.fingerprints)
             cursor.window.target = -1
-        cursor.predecessor.target_base = -1
+        cursor.predecessor.forget_offsets()
         if not cursor.predecessor.fingerprints:
             cursor.predecessor.conclude()
         cursor.outbox.last_error = None

@@ -16,12 +16,14 @@ from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.losses import Losses
 from mm2.copy.executor.sink import Sink
-from mm2.copy.executor.target_progress import GONE, ProgressQuestion, TargetLookUp
+from mm2.copy.executor.target_progress import GONE, InconsistentTarget, ProgressQuestion, TargetLookUp, TargetProgress
+from mm2.copy.states import PartitionState
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.structs import LATEST, OffsetInfo, ProducerIdentity, TopicPartition
 
+#: One ListOffsets request to each broker and lane: 7 ms of CPU for 1,000 partitions, 0.1 s per minute.
 _INTERVAL_S: Final = 5.0
 _RETRY_S: Final = 0.25
 _NO_PRODUCER: Final = ProducerIdentity(-1, -1)
@@ -51,6 +53,7 @@ class TargetWatch:
         self._look_up = TargetLookUp(target)
         self._admin = Admin(target)
         self._unproven: dict[TopicPartition, Cursor] = {}
+        self._epochs: dict[TopicPartition, int] = {}  # of the leader in which the target was compared, in transactions
         self._log = structlog.get_logger(__name__)
 
     async def run(self) -> None:
@@ -70,6 +73,7 @@ class TargetWatch:
             self._log.info("ends of the target not known", error=str(error))
             return
         at_rest = [cursor for tp in known if _is_at_rest(cursor := self._cursors[tp])]
+        self._prove_elected(at_rest, ends)
         self._look_up_cut_off(at_rest)
         for cursor in at_rest:
             outbox = cursor.outbox
@@ -82,6 +86,18 @@ class TargetWatch:
                 # The high watermark of a new leader may still be behind, and the topic may be another one.
                 self._sink.look_up(outbox)
                 if outbox.transactional:
+                    self.prove(cursor)
+
+    def _prove_elected(
+        self, at_rest: Iterable[Cursor], ends: Mapping[TopicPartition, OffsetInfo | KafkaFailure]
+    ) -> None:
+        """Compare what is in transactions again after a leader was elected: its log may have lost its end, which others have filled."""
+        for cursor in at_rest:
+            end = ends.get(cursor.outbox.partition)
+            if cursor.outbox.transactional and isinstance(end, OffsetInfo):
+                known = self._epochs.setdefault(cursor.partition, end.leader_epoch)
+                if end.leader_epoch > known and end.offset >= cursor.window.target:
+                    cursor.is_handed_off = False
                     self.prove(cursor)
 
     def prove(self, cursor: Cursor) -> None:
@@ -97,35 +113,69 @@ class TargetWatch:
         await asyncio.sleep(0)  # those that are opened together are asked for together
         while self._unproven and not self._link.stop.is_set():
             asked = {cursor.outbox.partition: cursor for cursor in self._unproven.values() if not cursor.stopped}
-            for target, answer in (await self._answers({tp: one.window.target for tp, one in asked.items()})).items():
+            for target, answer in (await self._answers(asked)).items():
                 cursor = asked[target]
-                if isinstance(answer, KafkaFailure):
+                if isinstance(answer, InconsistentTarget):
+                    cursor.fail(PartitionState.INCONSISTENT, str(answer))
+                elif isinstance(answer, KafkaFailure):
                     cursor.outbox.last_error = answer
                     continue
                 del self._unproven[cursor.partition]
                 cursor.outbox.last_error = None
-                if answer < cursor.window.target and not cursor.stopped:
-                    self._losses.transactions_truncated(cursor, answer)
+                if isinstance(answer, OffsetInfo) and not cursor.stopped:
+                    self._epochs[cursor.partition] = answer.leader_epoch
+                    if answer.offset < cursor.window.target:
+                        self._losses.transactions_truncated(cursor, answer.offset)
                 self._sink.end_pause(cursor.outbox)
             for tp in [tp for tp, cursor in self._unproven.items() if cursor.stopped]:
                 del self._unproven[tp]
             if self._unproven:
                 await self._link.pause(_RETRY_S)
 
-    async def _answers(self, known: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | KafkaFailure]:
-        """The ends of these partitions; one that is before the known offset is confirmed, in the leader's log and for the topic."""
+    async def _answers(self, asked: Mapping[TopicPartition, Cursor]) -> dict[TopicPartition, OffsetInfo | KafkaFailure]:
+        """The ends of these partitions; one that is before the position is confirmed, in the leader's log and for the topic.
+        InconsistentTarget where other programs have written what is before it.
+        """
+        known = {tp: cursor.window.target for tp, cursor in asked.items()}
+        found: dict[TopicPartition, OffsetInfo | KafkaFailure]
         try:
-            ends = await self._call(self._admin.list_offsets, dict.fromkeys(known, LATEST))
-            found = {tp: end.offset if isinstance(end, OffsetInfo) else end for tp, end in ends.items()}
+            found = await self._call(self._admin.list_offsets, dict.fromkeys(known, LATEST))
             questions = {
                 tp: ProgressQuestion(_NO_PRODUCER, 1, known[tp], known[tp], topic_id=self._sink.topic_ids.get(tp.topic))
                 for tp, end in found.items()
-                if isinstance(end, int) and end < known[tp]
+                if isinstance(end, OffsetInfo) and end.offset < known[tp]
             }
             for tp, progress in (await self._call(self._look_up.progress, questions)).items() if questions else ():
-                found[tp] = progress if isinstance(progress, KafkaFailure) else progress.end
+                is_known = isinstance(progress, TargetProgress)
+                found[tp] = OffsetInfo(progress.end, -1, progress.leader_epoch) if is_known else progress
+            found |= await self._replaced(asked, found)
         except KafkaFailure as error:
             return dict.fromkeys(known, error)
+        return found
+
+    async def _replaced(
+        self, asked: Mapping[TopicPartition, Cursor], ends: Mapping[TopicPartition, OffsetInfo | KafkaFailure]
+    ) -> dict[TopicPartition, KafkaFailure]:
+        """The partitions whose newest known record is another producer's: the end of the log alone does not show that the target has
+        lost it, if other programs have filled the end. Those that cannot be read. Raises KafkaFailure.
+        """
+        last = {
+            tp: min(cursor.window.target, end.offset) - 1
+            for tp, cursor in asked.items()
+            if isinstance(end := ends[tp], OffsetInfo) and cursor.written_by >= 0 and not cursor.is_handed_off
+        }
+        last = {tp: offset for tp, offset in last.items() if offset >= 0}
+        found: dict[TopicPartition, KafkaFailure] = {}
+        for tp, header in (await self._call(self._look_up.headers_at, last)).items() if last else ():
+            cursor = asked[tp]
+            if isinstance(header, KafkaFailure):
+                if not header.is_final:  # otherwise it may not be read, and the end has to suffice
+                    found[tp] = header
+                continue
+            writer = -1 if header is None else header.producer_id
+            is_marker = header is not None and header.is_control and last[tp] == cursor.window.target - 1
+            if writer != cursor.written_by or is_marker:
+                found[tp] = InconsistentTarget(_replaced_end(cursor, last[tp], writer))
         return found
 
     def _look_up_cut_off(self, at_rest: Iterable[Cursor]) -> None:
@@ -140,3 +190,12 @@ def _is_at_rest(cursor: Cursor) -> bool:
     is_open = not (cursor.stopped or cursor.suspended or cursor.is_elsewhere or outbox.is_blocked)
     is_done = outbox.idle and not window.entries and not window.is_searching and not cursor.predecessor.remaining
     return is_open and is_done and not outbox.needs_producer_id and window.target > 0
+
+
+def _replaced_end(cursor: Cursor, offset: int, writer: int) -> str:
+    written = "no producer id" if writer < 0 else f"producer id {writer}"
+    return (
+        f"{cursor.outbox.partition} has a record of {written} at offset {offset}, where a record of producer id {cursor.written_by} was "
+        f"committed, and copying had reached offset {cursor.window.target}: the target has lost its end, and another program has "
+        "filled it; reset the position of this partition to copy the lost records again"
+    )

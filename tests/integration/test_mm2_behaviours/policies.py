@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mm2.mirror.filters import TopicFilter
-from mm2.mirror.policy import ReplicationPolicy
+from mm2.mirror.policy import DefaultReplicationPolicy, ReplicationPolicy
 
 
 class BehindPolicy(ReplicationPolicy):
@@ -21,6 +21,14 @@ class BehindPolicy(ReplicationPolicy):
     def upstream_topic(self, topic: str) -> str | None:
         upstream, found, _ = topic.rpartition("_from_")
         return upstream if found and upstream else None
+
+
+class MergingPolicy(DefaultReplicationPolicy):
+    """All topics of A whose names begin alike, up to `-merge-`, have one remote topic."""
+
+    def format_remote_topic(self, source_alias: str, topic: str) -> str:
+        prefix, found, _ = topic.partition("-merge-")
+        return super().format_remote_topic(source_alias, f"{prefix}-all" if found else topic)
 
 
 class ShortNames(TopicFilter):

@@ -11,6 +11,7 @@ from crc32c import crc32c
 from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.outbox import Outbox, OutgoingBatch
 from mm2.copy.executor.reports import progress_of
+from mm2.copy.executor.target_progress import FoundBatch
 from mm2.copy.executor.window import SourceRange
 from mm2.copy.session import Mark
 from mm2.copy.spec import PartitionSpec
@@ -137,7 +138,9 @@ class Bench:
         self.cursor.known_epoch = begin.pop("known_epoch", 0)
         mark = Mark(offset, begin.pop("target", -1), records)
         skip, base, end = begin.pop("skip", 0), begin.pop("skip_base", -1), begin.pop("skip_end", -1)
-        self.cursor.begin(mark, skip=skip, skip_base=base, skip_end=end)
+        there = [FoundBatch(records, base, skip)] if base >= 0 else []
+        there += [FoundBatch(records + skip - 1, end - 1, 1)] if end >= 0 else []
+        self.cursor.begin(mark, skip=skip, there=there)
         self.outbox.begin(PRODUCER, records + self.cursor.predecessor.remaining, known=True)
 
     @property

@@ -313,7 +313,7 @@ def test_changed_records_are_compared_by_content() -> None:
     assert bench.cursor.suspended, "a hole: counting is not possible"
     there = [Record(b"k%03d" % offset, b"V", (), 1000 + offset, offset) for offset in (1, 2, 5)]
     bench.cursor.predecessor.fingerprints = deque(fingerprint(record) for record in there)
-    bench.cursor.predecessor.target_base = -1
+    bench.cursor.predecessor.forget_offsets()
     bench.cursor.suspended = False
     bench.fetch(holed(0, 6, [0, 1, 2, 3, 5, 6]), batch(7, 2))
     assert bench.offsets() == [7, 8]

@@ -24,6 +24,7 @@ from mm2.copy.executor.fetch_states import PartitionFetchState
 from mm2.copy.executor.losses import Losses
 from mm2.copy.executor.outbox import Outbox, OutboxState
 from mm2.copy.executor.partition_events import PartitionEvents
+from mm2.copy.executor.target_progress import FoundBatch
 from mm2.copy.executor.transaction import TaskTransactions
 from mm2.copy.ledger import Ledger, entry_record
 from mm2.copy.session import FormerTopic, Lease, LedgerEntry, Mark, PreviousCommit, Session, SourceState, Start
@@ -886,7 +887,7 @@ def test_aborting_the_first_transaction_restores_the_previous_session() -> None:
 def test_skipped_records_are_in_no_transaction() -> None:
     """Else a crash in between would leave a position that the count of the session does not go with."""
     scene = Scene()
-    scene.cursor.begin(Mark(100, 200, 100), skip=10, skip_base=200)
+    scene.cursor.begin(Mark(100, 200, 100), skip=10, there=[FoundBatch(100, 200, 10)])
     scene.cursor.predecessor.finishing = True
     scene.bench.fetch(batch(100, 5))
     assert scene.cursor.window.position == 105
@@ -945,10 +946,28 @@ def test_only_committed_positions_have_a_writer(aborted: tuple[tuple[int, int], 
 # -- the ledger --------------------------------------------------------------------------------------------------------
 
 
+def test_the_producer_of_the_record_before_the_position_is_kept() -> None:
+    """The end of the target may have been filled by another program; with an aborted transaction the one before it counts."""
+    scene = Scene()
+    scene.copy(200, 5)
+    scene.commit()
+    start = scene.successor()
+    assert start.entry is not None
+    assert (start.entry.mark, start.entry.written_by) == (Mark(105, 205, 105), 1)
+    scene.transactions._identity = scene.bench.outbox.identity = ProducerIdentity(2, 0)
+    scene.copy(206, 5)
+    scene.commit(COORDINATOR_ERROR)
+    assert scene.positions.entries[-1].written_by == 2
+    start = scene.successor()
+    assert start.entry is not None
+    assert (start.entry.mark, start.entry.written_by) == (Mark(105, 205, 105), 1)
+
+
 def test_the_previous_state_is_written_so_that_other_versions_read_the_rest() -> None:
-    state = SourceState("old", 3, 4, 100, ("older",), Session(ProducerIdentity(7, 1), Mark(0, 100, 0)))
+    session = Session(ProducerIdentity(7, 1), Mark(0, 100, 0))
+    state = SourceState("old", 3, 4, 100, ("older",), session, "A.t", written_by=7)
     before = PreviousCommit(Mark(80, 180, 80), {"control": 1}, 2, (1, 2, 3), 1, state)
-    entry = LedgerEntry("t", 0, "A.t", Mark(120, 230, 20), 80, "new", before=before)
+    entry = LedgerEntry("t", 0, "A.t", Mark(120, 230, 20), 80, "new", before=before, written_by=8)
     data = json.loads(json.dumps(entry.to_json()))
     assert LedgerEntry.from_json("t", 0, data) == entry
     assert len(data["before"]) == 5, "a version before takes no sixth"

@@ -234,10 +234,10 @@ def test_a_clean_hand_off_continues_immediately() -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "base", "found"),
-    [(157, 150, [FoundBatch(50, 150, 7)]), (160, -1, [FoundBatch(50, 150, 2), FoundBatch(52, 155, 5)])],
+    ("end", "found"),
+    [(157, [FoundBatch(50, 150, 7)]), (160, [FoundBatch(50, 150, 2), FoundBatch(52, 155, 5)])],
 )
-def test_after_a_crash_the_progress_is_looked_up_on_the_target(end: int, base: int, found: list[FoundBatch]) -> None:
+def test_after_a_crash_the_progress_is_looked_up_on_the_target(end: int, found: list[FoundBatch]) -> None:
     scene = Scene()
     # A certificate or a password that does not hold for a while is no answer, or there would be records twice.
     kept_out = [TlsFailure("its certificate has expired"), AuthenticationFailure("another password")]
@@ -246,7 +246,7 @@ def test_after_a_crash_the_progress_is_looked_up_on_the_target(end: int, base: i
     assert (scene.cursor.window.mark, scene.cursor.predecessor.remaining, scene.cursor.predecessor.target_base) == (
         Mark(50, 150, 50),
         7,
-        base,
+        150,
     )
     scene.written()
     assert (scene.outbox.next, scene.outbox.acked, scene.outbox.end_offset) == (
@@ -1276,7 +1276,8 @@ def test_compared_records_also_end_a_session_under_other_rules() -> None:
     play(scene, lambda: scene.begin(Start(50, 40, under(UNCOMMITTED))))
     scene.bench.fetch(batch(51, 2))
     scene.cursor.predecessor.fingerprints = deque(fingerprint(record(offset)) for offset in range(50, 54))
-    scene.cursor.predecessor.target_base, scene.cursor.suspended = -1, False
+    scene.cursor.predecessor.forget_offsets()
+    scene.cursor.suspended = False
     scene.bench.fetch(batch(51, 9))
     assert scene.bench.owner.calls == [("uncertain", 50, 4), ("finished", 54)]
     assert (scene.cursor.window.mark, scene.bench.outgoing_batches) == (Mark(54, 154, 54), [])
@@ -1421,7 +1422,7 @@ def test_where_the_mark_has_no_target_offset_the_start_of_the_session_does() -> 
     play(scene, lambda: scene.begin(Start(50, 40, ENTRY.replace(mark=Mark(50, -1, 50)))))
     assert (scene.cursor.predecessor.remaining, scene.cursor.predecessor.target_base, scene.outbox.floor) == (
         10,
-        -1,
+        155,
         100,
     )
     scene.prints = [fingerprint(record(offset)) for offset in range(50, 60)]

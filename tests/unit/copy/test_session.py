@@ -194,6 +194,21 @@ def test_runs_are_joined_and_jumps_begin_a_segment() -> None:
     assert trail.newest.gaps == [Gap(115, 117, "control")]
     assert trail.gaps == {"control": 2}
     assert [trail.last_source(end) for end in (0, 50, 51, 65, 66, 68, 69)] == [None, None, 100, 114, 117, 119, None]
+    assert [trail.source_before(end) for end in (50, 51, 65, 66, 68, 90)] == [None, 101, 115, 118, 120, 120]
+
+
+def test_what_the_target_may_have_lost_begins_after_the_newest_record_that_it_has() -> None:
+    """Records of other source partitions are between those of this one."""
+    trail = Trail()
+    trail.copied(0, 10, 5)
+    trail.copied(5, 30, 5)
+    assert [trail.source_before(end) for end in (10, 12, 20, 30, 33, 50)] == [None, 2, 5, 5, 8, 10]
+    assert [trail.own_end(start) for start in (10, 34, 35)] == [35, 35, -1]
+    trail.target_cut(20)
+    assert (trail.source_before(50), trail.own_end(10)) == (5, 15)
+    trail.cut(3)
+    trail.copied(3, 60, 1)
+    assert [trail.source_before(end) for end in (20, 61)] == [3, 4]
 
 
 def test_a_target_that_ends_before_a_cut_of_the_source_lacks_what_replaced_the_records_there() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mm2.copy.executor.target_progress import fingerprint
+from mm2.copy.executor.target_progress import FoundBatch, fingerprint
 from mm2.copy.segments import Gap, Segment
 from mm2.copy.session import Mark
 from mm2.kafka.records.batch import TRANSACTIONAL
@@ -22,7 +22,7 @@ from tests.unit.copy.batches import Bench, batch, holed, marker, of_epoch, recor
 def answered(bench: Bench, there: Iterable[int]) -> None:
     """The copier has looked: these source offsets' records are what is on the target behind the mark."""
     bench.cursor.predecessor.fingerprints = deque(fingerprint(record(offset)) for offset in there)
-    bench.cursor.predecessor.target_base = -1
+    bench.cursor.predecessor.forget_offsets()
     bench.cursor.suspended = False
 
 
@@ -81,6 +81,17 @@ def test_the_target_offset_may_be_unknown() -> None:
     assert bench.cursor.window.trail.newest.segments == []
     bench.ack(40)
     assert (bench.cursor.window.mark, bench.cursor.window.foreign) == (Mark(3, 41, 3), 0)
+
+
+def test_skipped_records_have_the_target_offsets_of_their_batches() -> None:
+    """Batches of other sources may be between them; without their offsets a group would read all of them again."""
+    bench = Bench(0, target=10)
+    there = [FoundBatch(0, 10, 2), FoundBatch(2, 12, 1), FoundBatch(3, 20, 2), FoundBatch(6, 30, 1)]
+    bench.cursor.begin(Mark(0, 10, 0), skip=7, there=there)
+    bench.fetch(batch(0, 4), batch(4, 4))
+    assert bench.owner.acks == [(0, 2, 10, 3), (3, 3, 20, 1), (4, 4, 21, 1), (5, 5, -1, 1), (6, 6, 30, 1)]
+    assert bench.cursor.window.trail.newest.segments == [Segment(0, 10, 3), Segment(3, 20, 2), Segment(6, 30, 1)]
+    assert (bench.cursor.window.mark, bench.offsets()) == (Mark(7, 31, 7), [7])
 
 
 @pytest.mark.parametrize("by_content", [False, True])

@@ -344,6 +344,21 @@ def test_a_marker_of_another_producer_is_not_a_record_of_the_session() -> None:
     assert target.ask(100, 250, 150) == TargetProgress(40, 250, 3, replaced_from=190)
 
 
+def test_in_a_merge_the_position_is_behind_the_records_of_other_sessions() -> None:
+    """The record before the position is not the session's, and its own last one may be lost nevertheless."""
+    target = refilled(250)
+
+    def ask(own_end: int, end: int = 250) -> object:
+        target.ends_at(end)
+        return target.look_up.progress({T: ProgressQuestion(OURS, 40, 250, 150, own_end=own_end)})[T]
+
+    assert ask(190) == TargetProgress(40, 250, 3)
+    assert ask(-1) == TargetProgress(40, 250, 3), "not known"
+    assert ask(190, 220) == TargetProgress(10, 220, 3), "at most so many are lost"
+    assert ask(200, 195) == TargetProgress(0, 195, 3)
+    assert ask(200) == TargetProgress(30, 250, 3, replaced_from=190), "others have filled what was lost"
+
+
 @pytest.mark.parametrize("case", ["nothing is left", "another count", "a later batch", "offsets are preserved"])
 def test_a_contradiction_that_does_not_show_what_is_left_is_reported_with_both_numbers(case: str) -> None:
     target = refilled(250, kept=150 if case == "nothing is left" else 190)

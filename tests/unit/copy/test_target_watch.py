@@ -32,6 +32,9 @@ class Scene:
         self.outbox.transactional, self.outbox.looked_up = transactional, looked_up
         self.ends = [*ends]
         self.progress: list[TargetProgress | KafkaFailure] = []
+        self.headers: dict[TopicPartition, Any] = {}
+        self.asked_at: list[dict[TopicPartition, int]] = []
+        self.epochs: list[int] = []  # of the leader; none: 3
         self.stop, self.released = asyncio.Event(), asyncio.Event()
         self.events: list[tuple[Any, ...]] = []
         link = SimpleNamespace(stop=self.stop, pause=self._pause, fail=self.events.append)
@@ -46,13 +49,23 @@ class Scene:
         )
         watch: Any = self.watch
         watch._admin = SimpleNamespace(list_offsets=self._list_offsets)
-        watch._look_up = SimpleNamespace(progress=lambda asked: {SPEC.target: self.progress.pop(0)} if asked else {})
+        watch._look_up = SimpleNamespace(
+            progress=lambda asked: {SPEC.target: self.progress.pop(0)} if asked else {}, headers_at=self._headers_at
+        )
         self.topic_ids = {SPEC.remote_topic: "id"}
 
     def _list_offsets(self, wanted: dict[TopicPartition, int]) -> dict[TopicPartition, Any]:
         assert wanted == {SPEC.target: -1}
         end = self.ends.pop(0)
-        return {SPEC.target: end if isinstance(end, KafkaFailure) else OffsetInfo(end, -1, 3)}
+        return {
+            SPEC.target: end
+            if isinstance(end, KafkaFailure)
+            else OffsetInfo(end, -1, self.epochs.pop(0) if self.epochs else 3)
+        }
+
+    def _headers_at(self, asked: dict[TopicPartition, int]) -> dict[TopicPartition, Any]:
+        self.asked_at.append(asked)
+        return self.headers
 
     async def _pause(self, _seconds: float) -> None:
         await asyncio.sleep(0)
@@ -139,6 +152,65 @@ def test_what_the_target_has_lost_is_copied_again_in_transactions() -> None:
     scene = Scene(100, transactional=True, looked_up=False)
     scene.progress = [TargetProgress(1, 110)]
     assert proven(scene) == []
+
+
+def written(producer_id: int, *, is_control: bool = False) -> Any:
+    return SimpleNamespace(producer_id=producer_id, is_control=is_control)
+
+
+@pytest.mark.parametrize(
+    ("end", "header", "stops"),
+    [
+        (110, written(7), False),
+        (130, written(7), False),
+        (110, written(8), True),
+        (110, written(-1), True),
+        (110, None, True),
+        (110, written(7, is_control=True), True),
+        (105, written(8), True),
+        (105, written(7, is_control=True), False),
+        (110, BrokerFailure.of(ErrorCode.TOPIC_AUTHORIZATION_FAILED), False),
+        (110, "removed", False),
+    ],
+)
+def test_the_record_before_the_position_is_proven_in_transactions(end: int, header: Any, stops: bool) -> None:
+    """Other programs may have filled a lost end. What cannot be read proves nothing."""
+    scene = Scene(end, transactional=True, looked_up=False)
+    scene.cursor.written_by, scene.progress = 7, [TargetProgress(0, end)]
+    scene.headers = {} if header == "removed" else {SPEC.target: header}
+    assert proven(scene) == ([("truncated", 105)] if end < 110 and not stops else [])
+    assert scene.asked_at == [{SPEC.target: min(end, 110) - 1}]
+    stop = scene.cursor.conditions.stop
+    assert stops == (stop is not None and stop.state is PartitionState.INCONSISTENT)
+    if stop is not None:
+        assert f"at offset {min(end, 110) - 1}, where a record of producer id 7 was committed" in stop.reason
+        assert "copying had reached offset 110" in stop.reason
+
+
+@pytest.mark.parametrize("case", ["handed off", "unknown"])
+def test_after_a_clean_hand_off_the_end_suffices(case: str) -> None:
+    scene = Scene(110, transactional=True, looked_up=False)
+    scene.cursor.written_by, scene.cursor.is_handed_off = (7, True) if case == "handed off" else (-1, False)
+    assert (proven(scene), scene.asked_at) == ([], [])
+
+
+def test_an_answer_that_fails_is_repeated() -> None:
+    scene = Scene(110, 110, transactional=True, looked_up=False)
+    scene.cursor.written_by = 7
+    answers: list[Any] = [DisconnectedFailure("gone"), written(7)]
+    watch: Any = scene.watch
+    watch._look_up.headers_at = lambda _asked: {SPEC.target: answers.pop(0)}
+    assert (proven(scene), answers) == ([], [])
+
+
+def test_a_partition_at_rest_is_proven_again_after_an_election() -> None:
+    scene = Scene(110, 110, 110, 110, transactional=True, looked_up=False)
+    scene.cursor.written_by, scene.epochs = 7, [3, 3, 4, 4]
+    scene.headers = {SPEC.target: written(8)}
+    scene.run()
+    assert len(scene.asked_at) == 1
+    assert scene.cursor.conditions.stop is not None
+    assert scene.cursor.conditions.stop.state is PartitionState.INCONSISTENT
 
 
 @pytest.mark.parametrize("case", ["at the position", "behind it"])
