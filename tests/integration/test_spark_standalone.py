@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -124,6 +125,43 @@ def test_every_record_arrives_once_when_an_executor_is_killed(
         flow.wait_until_copied(job, spec, 120)
         wait_until(lambda: job.status()["troubles"] == [], 20, detail=job.status)
     assert assert_equal(flow.source, flow.target, topic, flow.remote(topic)) == BACKLOG + traffic.sent
+
+
+@contextlib.contextmanager
+def started(props: dict[str, str]) -> Iterator[CopyEngine]:
+    engine = CopyEngine(props)
+    engine.start()
+    try:
+        yield engine
+    finally:
+        engine.stop()
+
+
+@pytest.mark.parametrize("away_s", [0.0, 20.0])
+def test_copying_continues_after_the_master_was_killed_and_forgot_the_application(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, tmp_path: Path, away_s: float
+) -> None:
+    """Its workers end the executors of the unknown application; before, none was ever started again."""
+    with (
+        LocalSpark(tmp_path / "spark", workers=1, cores=2) as cluster,
+        started({**cluster.props, "spark.authenticate": "false"}) as engine,
+    ):
+        wait_until(lambda: engine.slots.count == 2, 120)
+        first = engine.spark.application_id
+        flow = Flow(engine, kafka_a, kafka_b, unique)
+        topic = flow.topic(partitions=2)
+        spec = flow.spec(topic, partitions=2, lanes=1, batch_duration_ms=3_000)
+        with Traffic(flow.source, topic, 2, per_second=100) as traffic, flow.copying(spec) as job:
+            wait_until(lambda: job.status()["records"] > 200, 120, detail=job.status)
+            cluster.kill_master()
+            time.sleep(away_s)
+            cluster.start_master()
+            wait_until(lambda: engine.spark.application_id not in {"", first}, 240, detail=lambda: engine.down)
+            at = traffic.sent
+            wait_until(lambda: sum(row.position for row in job.progress()) > at, 120, detail=job.status)
+            traffic.finish()
+            flow.wait_until_copied(job, spec, 120)
+        assert assert_equal(flow.source, flow.target, topic, flow.remote(topic)) == traffic.sent
 
 
 def test_no_secret_is_on_a_command_line(cluster: LocalSpark, engine: CopyEngine) -> None:

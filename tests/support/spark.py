@@ -95,6 +95,17 @@ class LocalSpark:
         """Process ids of the workers; executors are their children."""
         return [process.pid for process in self._worker_processes]
 
+    def kill_master(self) -> None:
+        """As ``kill -9``: without recovery, it forgets workers and applications."""
+        assert self._master is not None
+        self._master.kill()
+        self._master.wait()
+
+    def start_master(self, timeout_s: float = 60.0) -> None:
+        """Start a master on the same port. The workers register again; Raises SandboxError."""
+        self._master = self._spawn(_MASTER, "master", "--port", str(self._port))
+        self._await("master", self._master, _MASTER_READY, time.monotonic() + timeout_s)
+
     @property
     def is_running(self) -> bool:
         """Whether all its processes are alive."""

@@ -288,6 +288,8 @@ class CopyEngine:
                 while not context._jsc.sc().isStopped():  # noqa: SLF001
                     # With dynamic allocation executors start only when jobs are submitted.
                     self.slots.resize(None if growing else _slots_of(context))
+                    if self.slots.down is not None:
+                        self.spark.check_application(context)
                     if self._stopped.wait(_SLOTS_POLL_S):
                         return
             self.spark.check_jvm()

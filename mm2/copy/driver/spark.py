@@ -39,6 +39,7 @@ _CHECK_EVERY_S: Final = 5.0
 #: Ten minutes of polls that the JVM has answered: a stopped executor is recognized at once, because it rejects tasks, and on a
 #: machine with a load of 150 a first task started after half a minute.
 _CHECK_POLLS: Final = 1200
+_NO_LIMIT: Final = (1 << 31) - 1
 
 T = TypeVar("T")
 
@@ -187,6 +188,27 @@ class Spark:
                 self._checking = False
         if why is not None:
             self._replace(context, why)
+
+    def check_application(self, context: Any) -> None:
+        """Ask the master of a standalone cluster, which has no executor for this application, whether it knows the application.
+
+        A master that was restarted without recovery does not, and does not say so: workers end the executors, and no new one is
+        started. Then start another context. Returns within 30 s. Raises what py4j raises if the JVM does not respond.
+        """
+        from py4j.protocol import Py4JJavaError  # noqa: PLC0415  (imported together with Spark)
+
+        if not self._props["spark.master"].startswith("spark://"):
+            return
+        spark = context._jsc.sc()  # noqa: SLF001
+        none = context._jvm.PythonUtils.toScalaMap({})  # noqa: SLF001
+        try:
+            # Without a limit, as at the start.
+            known = bounded(lambda: spark.requestTotalExecutors(_NO_LIMIT, 0, none), _ANSWER_TIMEOUT_S)
+        except Py4JJavaError:
+            known = False  # its connection to the master has ended, and Spark does not connect to a restarted one
+        if not known:
+            why = "its master does not know the application any more, as after a restart without spark.deploy.recoveryMode"
+            self._replace(context, SparkDown(SparkDownCode.APPLICATION_ENDED, why))
 
     def stop(self, timeout_s: float, *, exit_s: float = _EXIT_S) -> None:
         """Stop, by force after the timeout; ``exit_s`` is for the exit of the JVM. Idempotent."""
