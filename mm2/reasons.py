@@ -42,6 +42,7 @@ class TargetLossCode(StrEnum):
     DELETED = "deleted"  # there is no such topic or partition
     RECREATED = "recreated"  # it is another topic than the one that was copied to
     SHORTER = "shorter"  # its log ends before the offset up to which was copied
+    STOPPED = "stopped"  # copying has stopped because the log contradicts what was copied: its end proves nothing
 
 
 class PauseCode(StrEnum):

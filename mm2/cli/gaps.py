@@ -113,7 +113,7 @@ def add(verbs: Any) -> None:
         help="source offsets that are not on the target, and why",
         description="Source offsets that are not on the target, and why, by the ledger. The logs of the target are compared with its positions: "
         "a remote topic that was deleted, recreated or cut off is reported. Records are not compared; mm2 verify does that. "
-        "Exit code: 0 no loss is known, 1 records are lost, 2 the command failed, or the logs of the target could not be read.",
+        "Exit code: 0 no loss is known, 1 records are lost or copying has stopped, 2 the command failed, or the logs of the target could not be read.",
         epilog=examples(
             ("all topics", "mm2 gaps mm2.properties 'A->B'"),
             ("one topic, for a script", "mm2 gaps mm2.properties 'A->B' --topic orders --json"),
@@ -185,13 +185,16 @@ def write_gaps(
             f"{lost.reason}\n"
             for lost in partition.entry.lost
         )
-    lost = [one for one in partitions if isinstance(one.on_target, TargetLoss)]
+    lost = [(one, one.on_target) for one in partitions if isinstance(one.on_target, TargetLoss)]
     unread = [one for one in partitions if isinstance(one.on_target, KafkaFailure)]
-    out.writelines(f"{one.entry.source}  LOST on {flow.pair.target}: {one.on_target}\n" for one in lost)
+    for one, loss in lost:
+        what = "NOT KNOWN" if loss.code is TargetLossCode.STOPPED else "LOST"
+        out.write(f"{one.entry.source}  {what} on {flow.pair.target}: {loss}\n")
     reasons = ", ".join(f"{reason} {number(count)}" for reason, count in sorted(totals.items()))
     reasons = reasons or NO_GAP(is_known=bool(partitions))
     if lost:
-        reasons += f"; {flow.pair.target} does not have all records that were copied to it, in {_counted(len(lost))}"
+        is_known = any(loss.code is not TargetLossCode.STOPPED for _, loss in lost)
+        reasons += f"; {flow.pair.target} {'does not have' if is_known else 'is not known to have'} all records that were copied to it, in {_counted(len(lost))}"
     elif partitions:
         why = str(unread[0].on_target).rstrip(".") if unread else ""
         values = {"target": flow.pair.target, "partitions": _counted(len(unread)), "why": why, "at": _time(at_ms)}

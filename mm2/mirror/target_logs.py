@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mm2.copy.session import LedgerEntry
+from mm2.copy.states import PartitionState
 from mm2.kafka.admin import Admin
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import KafkaFailure
@@ -19,6 +20,8 @@ from mm2.mirror.translator import TopicIds
 from mm2.reasons import OffsetReason, OffsetReasonCode, TargetLossCode
 
 _METADATA_TIMEOUT_S: Final = 5.0
+#: States in which the log of the target may have other records than were copied, however long it is.
+_CONTRADICTED: Final = frozenset({PartitionState.INCONSISTENT, PartitionState.DIVERGED, PartitionState.LOST_RANGE})
 
 
 def topic_ids(admin: Admin, topics: Iterable[str]) -> TopicIds:
@@ -62,7 +65,7 @@ class TargetLogs:
 
 @dataclass(frozen=True, slots=True)
 class TargetLoss:
-    """The target does not have all records that were copied to a partition. The message is a sentence without a full stop."""
+    """The target does not have all records that were copied to a partition, or this is not known. The message is a sentence without a full stop."""
 
     code: TargetLossCode
     message: str
@@ -97,6 +100,9 @@ def target_loss(
     if end < copied:
         message = f"{place} ends at offset {end}, and records were copied up to offset {copied}"
         return TargetLoss(TargetLossCode.SHORTER, message)
+    if entry.condition is not None and entry.condition.state in _CONTRADICTED:
+        message = f"copying has stopped as {entry.condition.state}, so which records {place} has is not known"
+        return TargetLoss(TargetLossCode.STOPPED, message)
     return None
 
 

@@ -18,7 +18,7 @@ from mm2.evidence import LAG, LOOKED_AT, NO_LAG, READ, RISK, UNCOMPARED, Evidenc
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.target_logs import TargetLoss
 from mm2.observer.views import EvidenceView, FlowState, FlowView, LossView, Risk
-from mm2.reasons import PauseCode
+from mm2.reasons import PauseCode, TargetLossCode
 
 #: States of a partition that are not an error: it makes progress, or a user has paused or throttled it.
 ON_ITS_WAY: Final = HEALTHY | {PartitionState.THROTTLED, PartitionState.PAUSED}
@@ -186,7 +186,8 @@ def _not_on_target(inputs: FlowInputs) -> str:
         if len(inputs.target_losses) == 1
         else f"of {_partitions(len(inputs.target_losses))}, first {place}"
     )
-    return f"{inputs.target} does not have all records {where} that were copied to it: {loss}"
+    verb = "is not known to have" if loss.code is TargetLossCode.STOPPED else "does not have"
+    return f"{inputs.target} {verb} all records {where} that were copied to it: {loss}"
 
 
 def _differs(inputs: FlowInputs) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mm2.copy.session import LedgerEntry, Mark, PreviousCommit
+from mm2.copy.session import LedgerEntry, Mark, PartitionCondition, PreviousCommit
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.structs import TopicInfo
 from mm2.mirror.target_logs import TargetLoss, target_loss
@@ -44,6 +44,10 @@ def topic(topic_id: str = "old") -> TopicInfo:
         # Where on the target is not known, but something was.
         (entry(Mark(12, -1, 0)), topic(), 0, None),
         (entry(Mark(12, -1, 0)), topic("new"), 0, TargetLossCode.RECREATED),
+        # Its log has other records, how many there may be.
+        (entry(condition=PartitionCondition("INCONSISTENT", "", 5, 0)), topic(), 99, TargetLossCode.STOPPED),
+        (entry(condition=PartitionCondition("LOST_RANGE", "", 5, 0)), topic(), 9, TargetLossCode.SHORTER),
+        (entry(condition=PartitionCondition("UNREACHABLE", "", 5, 0)), topic(), 10, None),
         # The transaction of the entry may be open, or aborted.
         (entry(before=OPEN), topic(), 5, None),
         (entry(before=OPEN), topic(), 4, TargetLossCode.SHORTER),
