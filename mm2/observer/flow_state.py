@@ -229,8 +229,12 @@ def looked_at(flow: FlowView, kinds: Collection[Evidence] = tuple(Evidence)) -> 
     if not known:
         return ""
     read = ", ".join(f"{name(one)} {_clock(one.at_ms)}" for one in known if one.at_ms is not None)
-    unread = ", ".join(name(one) for one in known if one.at_ms is None)
-    return LOOKED_AT(is_known=not unread, read=read or "nothing", unread=unread)
+    unread: dict[str, list[str]] = {}
+    for one in known:
+        if one.at_ms is None:
+            unread.setdefault(_unended(one.error), []).append(name(one))
+    reasons = "; ".join(f"{', '.join(names)}{f' ({why})' if why else ''}" for why, names in unread.items())
+    return LOOKED_AT(is_known=not unread, read=read or "nothing", unread=reasons)
 
 
 def duration(seconds: float) -> str:
