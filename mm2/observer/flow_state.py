@@ -49,7 +49,7 @@ class FlowInputs:
     - ``troubles``: other errors that block a part of the flow.
     - ``losses``: those of the last day, newest first; they do not affect the state.
     - ``differences``: what `mm2 verify` has recorded, by kind.
-    - ``unknown``: why the state of the target is not known although it answers.
+    - ``unknown``: why what would be lost is not known although both clusters answer.
     - ``nothing_selected``: why no topic of the source is selected; "" if one is, or if that is not known.
     - ``pauses``: the number of paused partitions by cause, and ``heartbeats`` that of heartbeats topics among ``states``, which
       are not paused with the topics of applications.
