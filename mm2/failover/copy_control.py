@@ -64,7 +64,7 @@ def stop_copying(sides: Sides, topics: Collection[str], verb: str) -> tuple[list
     if workers == 0:
         done.append(f"no process of {flow} is running; the promotion applies when one starts")
     elif left:
-        number = "an unknown number of workers" if workers is None else counted(workers, "worker")
+        number = _unknown_workers(sides) if workers is None else counted(workers, "worker")
         problems.append(
             f"{counted(len(left), 'partition')}, first {left[0]}, not confirmed as paused after {CONFIRM_S:.0f} s; {flow} has "
             f"{number}: check its tasks, and stop workers that do not support promotions (Java's MirrorMaker and "
@@ -100,11 +100,14 @@ def resume_copying(sides: Sides, topics: Collection[str]) -> tuple[list[str], li
     sides.write_ledger([withdrawn(topic) for topic in known])
     done = [f"{counted(len(known), 'topic')} no longer promoted: {sides.pair} resumes copying"]
     try:
-        left, _ = _wait(sides, known, paused=False)
+        left, workers = _wait(sides, known, paused=False)
     except KafkaFailure as failure:
         return done, [f"cannot verify that {sides.pair} has resumed copying: {failure}"]
     if left:
-        return done, [f"{counted(len(left), 'partition')}, first {left[0]}, still paused after {CONFIRM_S:.0f} s"]
+        unknown = "" if workers is not None else f"; {_unknown_workers(sides)}"
+        return done, [
+            f"{counted(len(left), 'partition')}, first {left[0]}, still paused after {CONFIRM_S:.0f} s{unknown}"
+        ]
     return done, []
 
 
@@ -131,6 +134,10 @@ def _wait(sides: Sides, topics: Collection[str], *, paused: bool) -> tuple[list[
         time.sleep(_POLL_S)
         workers = sides.workers
     return [], 0
+
+
+def _unknown_workers(sides: Sides) -> str:
+    return f"an unknown number of workers ({sides.workers_error.removesuffix('.')})"
 
 
 def _is_paused_by(entry: LedgerEntry, since_ms: int | None) -> bool:

@@ -15,7 +15,7 @@ from mm2.copy.translation import Translation
 from mm2.failover.evidence import FoundBy, GroupEvidence, Outcome
 from mm2.failover.sides import READ_S, Sides, check_leader
 from mm2.kafka.admin import Admin
-from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.errors import KafkaFailure, value_of
 from mm2.kafka.log import KafkaBasedLog, LogRecord
 from mm2.kafka.structs import LATEST, GroupDescription, GroupListing, OffsetAndMetadata, TopicPartition
 from mm2.mirror import plugins
@@ -397,7 +397,7 @@ class Groups:
         side, topic = syncs_side(props), syncs_topic(props)
         admin = self._sides.target if side is Side.TARGET else self._sides.source
         found = None if admin is None else admin.describe_topics([topic])[topic]
-        if found is None or isinstance(found, KafkaFailure):
+        if found is None or vanished(found):
             return None
         # The target's checkpoints prevent that a group goes back to an older offset by these syncs.
         store = OffsetSyncStore(must_read_to_end=False)
@@ -409,7 +409,7 @@ class Groups:
                 return
 
         try:
-            check_leader(found)
+            check_leader(value_of(found))
             self._read(side, topic, take)
         except KafkaFailure as failure:
             self.notes.append(f"the offset syncs cannot be read, so groups may read more records again: {failure}")

@@ -118,6 +118,8 @@ class Sides:
         self.source_error = ""
         self.is_rejected = False
         self.reverse_error = ""
+        #: Why `workers` is not known.
+        self.workers_error = ""
         self._is_reached: bool | None = None  # None: not known yet
         self._reverse_log: LedgerLog | None = None
 
@@ -219,6 +221,7 @@ class Sides:
         group = self.config.worker["group.id"]
         found = self.target.describe_groups([group])[group]
         if isinstance(found, KafkaFailure):
+            self.workers_error = str(found)
             return 0 if group_state(found) == "dead" else None
         return len(found.members or ()) if group_state(found) in _WORKING else 0
 

@@ -328,7 +328,23 @@ RIGHTS: Final = (
         Feature.VERIFY,
         _SOURCE,
         Resource.SELECTED_TOPICS,
-        (_READ, _DESCRIBE_CONFIGS),
+        (_READ,),
+        "comparing records",
+        "these topics are not compared",
+    ),
+    Right(
+        Feature.VERIFY,
+        _SOURCE,
+        Resource.SELECTED_TOPICS,
+        (_DESCRIBE_CONFIGS,),
+        "compacted topics",
+        "offsets that compaction removed are differences",
+    ),
+    Right(
+        Feature.VERIFY,
+        _TARGET,
+        Resource.REMOTE_TOPICS,
+        (_READ,),
         "comparing records",
         "these topics are not compared",
     ),
@@ -336,9 +352,9 @@ RIGHTS: Final = (
         Feature.VERIFY,
         _TARGET,
         Resource.REMOTE_TOPICS,
-        (_READ, _DESCRIBE_CONFIGS),
-        "comparing records",
-        "these topics are not compared",
+        (_DESCRIBE_CONFIGS,),
+        "compacted topics",
+        "offsets that compaction removed are differences",
     ),
     Right(Feature.VERIFY, _TARGET, Resource.LEDGER, (_READ,), "explaining differences", _NO_COMMAND),
     Right(Feature.VERIFY, _TARGET, Resource.LEDGER, (_WRITE,), "`--record`", _NO_COMMAND),
@@ -362,7 +378,6 @@ RIGHTS: Final = (
     Right(Feature.FAILOVER, _TARGET, Resource.HEARTBEATS_TOPIC, (_READ,), "how old the copies are", "not known"),
     Right(Feature.FAILOVER, _TARGET, Resource.GROUPS, (_DESCRIBE, _READ), "committing offsets", "not committed"),
     Right(Feature.FAILBACK, _SOURCE, Resource.SELECTED_TOPICS, (_READ,), "comparing records", "reported as not known"),
-    Right(Feature.FAILBACK, _SOURCE, Resource.GROUPS, (_DESCRIBE, _READ), "committing offsets", "not committed"),
     Right(
         Feature.FAILBACK,
         _SOURCE,
@@ -371,7 +386,6 @@ RIGHTS: Final = (
         "topics of equal names that are copied back",
         _NO_COMMAND,
     ),
-    Right(Feature.FAILBACK, _TARGET, Resource.GROUPS, (_DESCRIBE,), "offsets of groups", "reported"),
 )
 
 

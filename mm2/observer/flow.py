@@ -353,6 +353,8 @@ class FlowObserver:
             unknown = f"{pair.target} has no ledger of what comes from {pair.source}"
             if any(one.position is not None for one in partitions.views):
                 troubles.append(f"{unknown}: only what this process has copied is known")
+        elif missing := self._source.missing:
+            unknown = str(missing[min(missing)])
         if ledger is not None and (over_limit := over_limit_message(ledger)):
             troubles.append(over_limit)
         if self._unread_work:

@@ -49,7 +49,7 @@ class FlowInputs:
     - ``troubles``: other errors that block a part of the flow.
     - ``losses``: those of the last day, newest first; they do not affect the state.
     - ``differences``: what `mm2 verify` has recorded, by kind.
-    - ``unknown``: why the state of the target is not known although it answers.
+    - ``unknown``: why what would be lost is not known although both clusters answer.
     - ``nothing_selected``: why no topic of the source is selected; "" if one is, or if that is not known.
     - ``pauses``: the number of paused partitions by cause, and ``heartbeats`` that of heartbeats topics among ``states``, which
       are not paused with the topics of applications.
@@ -230,8 +230,12 @@ def looked_at(flow: FlowView, kinds: Collection[Evidence] = tuple(Evidence)) -> 
     if not known:
         return ""
     read = ", ".join(f"{name(one)} {_clock(one.at_ms)}" for one in known if one.at_ms is not None)
-    unread = ", ".join(name(one) for one in known if one.at_ms is None)
-    return LOOKED_AT(is_known=not unread, read=read or "nothing", unread=unread)
+    unread: dict[str, list[str]] = {}
+    for one in known:
+        if one.at_ms is None:
+            unread.setdefault(_unended(one.error), []).append(name(one))
+    reasons = "; ".join(f"{', '.join(names)}{f' ({why})' if why else ''}" for why, names in unread.items())
+    return LOOKED_AT(is_known=not unread, read=read or "nothing", unread=reasons)
 
 
 def duration(seconds: float) -> str:

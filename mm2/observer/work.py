@@ -17,6 +17,7 @@ from mm2.kafka.log import KafkaBasedLog, LogRecord
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.assigned_partitions import ASSIGNED_PARTITIONS_KEY, decode_partitions
 from mm2.mirror.discovery import vanished
+from mm2.mirror.group_offsets import group_state
 from mm2.observer.traces import reason_of
 from mm2.observer.views import ConnectorView, GroupProcess, TaskView
 
@@ -104,8 +105,13 @@ class StoredWork:
                 raise answer
         group = worker["group.id"]
         described = admin.describe_groups([group])[group]
-        if not isinstance(described, KafkaFailure) and described.members is not None:
-            self._members = len(described.members)
+        if not isinstance(described, KafkaFailure):
+            self._members = None if described.members is None else len(described.members)
+        elif group_state(described) == "dead":
+            self._members = 0
+        else:
+            # Statuses outlive their workers: without the group, a killed worker would look like a running one.
+            raise described
 
         def config(record: LogRecord) -> None:
             self._configs.apply(record.offset, record.key, record.value)
@@ -137,7 +143,6 @@ class StoredWork:
             )
             for name in sorted(configs.connectors())
         }
-        # Statuses outlive their workers: when the last worker is killed, none is left to update them.
         idle = "no worker is in the flow's group" if self._members == 0 else ""
         return _work(statuses, configs, self._assigned, here=None, leader=None, idle=idle)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import re
 from collections.abc import Callable, Mapping
@@ -296,3 +297,16 @@ def test_a_field_without_its_evidence_is_null(name: str) -> None:
 def test_the_page_is_generated_from_the_statements() -> None:
     is_same = (ROOT / "docs/STATEMENTS.md").read_text(encoding="utf-8") == statements.page()
     assert is_same, "python -m mm2.cli.statements > docs/STATEMENTS.md"
+
+
+def test_what_was_not_read_is_shown_with_the_reason() -> None:
+    evidence = (
+        EvidenceView(Evidence.SOURCE_LOGS, 1_700_000_000_000),
+        EvidenceView(Evidence.GROUPS, None, "Topic t: not authorized."),
+        EvidenceView(Evidence.HEARTBEATS),
+        EvidenceView(Evidence.WORKERS, None, "Topic t: not authorized."),
+    )
+    assert looked_at(dataclasses.replace(flow(), evidence=evidence)) == (
+        "looked at: logs of A 22:13:20 UTC; not read: groups on both clusters, workers of the flow (Topic t: not authorized); "
+        "heartbeats on B"
+    )

@@ -41,6 +41,7 @@ class _Flow:
         entry = entry_record(LedgerEntry("t", 0, "A.t", Mark(90, 90, 90)))
         self.ledger.apply(entry.key, entry.value, 1)
         self.workers: int | None = 0
+        self.workers_error = ""
         self.written: list[Record] = []
         self._failure = failure
 
@@ -134,11 +135,13 @@ def test_tasks_are_waited_for_while_it_is_not_known_whether_processes_are_runnin
     monkeypatch.setattr(copy_control, "CONFIRM_S", 0.0)
     flow: Any = _Flow(None)
     flow.workers, flow.assigned = None, lambda: {TopicPartition("t", 0)}
+    flow.workers_error = "Group A-mm2 of cluster B has no coordinator."
     done, problems = stop_copying(flow, ["t"], "failover")
     assert len(done) == 1
     assert len(problems) == 1
     assert problems[0].startswith(
-        "1 partition, first t-0, not confirmed as paused after 0 s; A->B has an unknown number of workers: "
+        "1 partition, first t-0, not confirmed as paused after 0 s; A->B has an unknown number of workers (Group A-mm2 of cluster B "
+        "has no coordinator): "
     )
 
 
