@@ -189,6 +189,9 @@ def write_gaps(
     unread = [one for one in partitions if isinstance(one.on_target, KafkaFailure)]
     out.writelines(f"{one.entry.source}  LOST on {flow.pair.target}: {one.on_target}\n" for one in lost)
     reasons = ", ".join(f"{reason} {number(count)}" for reason, count in sorted(totals.items()))
+    lost_ranges = sum(one.entry.lost_ranges for one in partitions)
+    if not reasons and lost_ranges:  # of offsets that are not in the totals
+        reasons = f"{number(lost_ranges)} lost range{'' if lost_ranges == 1 else 's'}"
     reasons = reasons or NO_GAP(is_known=bool(partitions))
     if lost:
         reasons += f"; {flow.pair.target} does not have all records that were copied to it, in {_counted(len(lost))}"
