@@ -107,7 +107,10 @@ GAPS: Final = Statement(
     "{reasons}; the logs of {target} were not compared with the ledger in {partitions}: {why}",
 )
 NO_GAP: Final = Statement(
-    "`gaps`: `{reasons}` without gaps", (Evidence.LEDGER,), "the ledger lists no gap", "nothing has been copied yet"
+    "`gaps`: `{reasons}` without gaps and lost ranges",
+    (Evidence.LEDGER,),
+    "the ledger lists no gap",
+    "nothing has been copied yet",
 )
 NO_LOSS: Final = Statement(
     "page Gaps, first line",

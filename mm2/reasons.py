@@ -49,7 +49,7 @@ class PauseCode(StrEnum):
     """Why a partition is PAUSED."""
 
     USER = "user"  # it, or its topic, was paused by a user
-    FLOW = "flow"  # the source connector is paused or stopped
+    FLOW = "flow"  # the source connector is paused or stopped, or does not run
     PROMOTED = "promoted"  # applications use the remote topic, until mm2 failback
     TURNED = "turned"  # after mm2 failback the flow in the opposite direction copies the topic, under the same name
     NOT_SELECTED = "not_selected"  # topics and topics.exclude do not select it any more

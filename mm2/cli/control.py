@@ -21,11 +21,13 @@ from mm2.cli.flow import EXIT_NOT_WELL, EXIT_WELL, CommandError, ConfiguredFlow,
 from mm2.cli.output import write_document
 from mm2.cli.rest import FlowRest, add_access
 from mm2.cli.verbs import examples, seconds
+from mm2.config.mirror_keys import CONNECTOR_NAMES
 from mm2.copy.ledger import Ledger, Pause, pause_record, paused
 from mm2.copy.states import LASTS_UNTIL_RESET, PartitionState
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.clients import MirrorClients
 from mm2.mirror.ledgers import write_to_ledger
+from mm2.mirror.plans import absent_connectors
 from mm2.mirror.promotions import Promotion, holds, promoted
 
 _LOOK_EVERY_S: Final = 0.25
@@ -255,11 +257,13 @@ def _control(options: Any, action: _Action) -> int:
     names = rest.connectors()
     if not names:
         raise CommandError(f"{pair} has no connectors to {action.verb} yet: its leader has not created them.")
+    absent = absent_connectors(names)
     if options.connector is not None:
         wanted = part_named(options.connector)
         if wanted not in names:
-            raise CommandError(f"{pair} has no connector {wanted} there; it has {', '.join(names) or 'none'}.")
-        names = [wanted]
+            why = f" {absent}." if wanted in CONNECTOR_NAMES else ""
+            raise CommandError(f"{pair} has no connector {wanted} there; it has {', '.join(names) or 'none'}.{why}")
+        names, absent = [wanted], ""
     elif action in {_PAUSE, _STOP}:
         # Heartbeats show that the processes of the flow run, and the opposite flow copies them: it would show missed ones.
         names = [name for name in names if name != part_named("heartbeat")]
@@ -272,16 +276,20 @@ def _control(options: Any, action: _Action) -> int:
     else:
         for name in names:
             rest.change(action.method, name, action.path)
-    statuses, done = _await(rest, names, action, options.task, options.timeout)
+    statuses, is_reached = _await(rest, names, action, options.task, options.timeout)
+    done = is_reached and not absent
     if options.json:
-        write_document(options, {"flow": str(pair), "action": action.verb, "done": done, "connectors": statuses})
+        fields = {"flow": str(pair), "action": action.verb, "done": done, "connectors": statuses}
+        write_document(options, fields | {"absent": absent or None})
     else:
         for status in statuses:
             each = ", ".join(f"task {task['id']} {task['state']}" for task in status["tasks"]) or "no tasks"
             sys.stdout.write(f"{status['name']}: {status['connector']['state']}, {each}\n")
         what = f"{action.done}{'' if options.task is None else f', task {options.task}'}"
         sys.stdout.write(f"{pair} is {what}\n" if done and options.connector is None else "")
-    if not done:
+    if absent:
+        sys.stderr.write(f"mm2: {pair} is not {action.done}: {absent}.\n")
+    if not is_reached:
         sys.stderr.write(f"mm2: requested, but not everything is {action.done} after {options.timeout:g} s.\n")
     elif action is _RESUME:
         _remind(options)

@@ -191,6 +191,9 @@ def write_gaps(
         what = "NOT KNOWN" if loss.code is TargetLossCode.STOPPED else "LOST"
         out.write(f"{one.entry.source}  {what} on {flow.pair.target}: {loss}\n")
     reasons = ", ".join(f"{reason} {number(count)}" for reason, count in sorted(totals.items()))
+    lost_ranges = sum(one.entry.lost_ranges for one in partitions)
+    if not reasons and lost_ranges:  # of offsets that are not in the totals
+        reasons = f"{number(lost_ranges)} lost range{'' if lost_ranges == 1 else 's'}"
     reasons = reasons or NO_GAP(is_known=bool(partitions))
     if lost:
         is_known = any(loss.code is not TargetLossCode.STOPPED for _, loss in lost)

@@ -23,6 +23,8 @@ HEARTBEAT_CONNECTOR: Final = f"{_MIRROR}.MirrorHeartbeatConnector"
 CHECKPOINT_CONNECTOR: Final = f"{_MIRROR}.MirrorCheckpointConnector"
 CONNECTOR_CLASSES: Final = (SOURCE_CONNECTOR, HEARTBEAT_CONNECTOR, CHECKPOINT_CONNECTOR)
 """Java names of the connectors of every flow, in the order in which they are configured."""
+CONNECTOR_NAMES: Final = tuple(name.rpartition(".")[2] for name in CONNECTOR_CLASSES)
+"""The names that MirrorMaker gives them, in the same order."""
 
 REPLICATION_POLICY_CONFIG: Final = (
     ConfigDef()

@@ -17,14 +17,22 @@ from mm2.failover.sides import READ_S, Sides, check_leader
 from mm2.kafka.admin import Admin
 from mm2.kafka.errors import KafkaFailure, value_of
 from mm2.kafka.log import KafkaBasedLog, LogRecord
-from mm2.kafka.structs import LATEST, GroupDescription, GroupListing, OffsetAndMetadata, TopicPartition
+from mm2.kafka.structs import (
+    EARLIEST,
+    LATEST,
+    GroupDescription,
+    GroupListing,
+    OffsetAndMetadata,
+    OffsetInfo,
+    TopicPartition,
+)
 from mm2.mirror import plugins
 from mm2.mirror.checkpoint_connector import GROUP_TYPES, PROTOCOL_TYPES
 from mm2.mirror.checkpoint_task import is_wanted
 from mm2.mirror.clients import ClientKind, Side
 from mm2.mirror.discovery import vanished
 from mm2.mirror.formats import Checkpoint, FormatError, OffsetSync
-from mm2.mirror.group_offsets import SHARE, GroupOffsets, group_state, of_another_copy
+from mm2.mirror.group_offsets import SHARE, GroupOffsets, group_state, of_another_copy, outside_of_log
 from mm2.mirror.offset_sync_store import OffsetSyncStore
 from mm2.mirror.syncs_topic import syncs_side, syncs_topic
 from mm2.mirror.translator import TopicIds, Translated, Translator, Untranslated, read_again
@@ -78,7 +86,7 @@ class Groups:
         self._merged = _merged_topics(sides)
         self._shared: frozenset[str] = frozenset()
         self._untyped: frozenset[str] = frozenset()  # it is not known whether they are share groups
-        self._ends: dict[TopicPartition, int] = {}  # of the target's partitions, as far as known
+        self._logs: dict[TopicPartition, tuple[int, int]] = {}  # start and end of the target's, as far as known
 
     def found(self) -> list[GroupEvidence]:
         """All selected groups in all partitions with their offsets on the target; nothing is written."""
@@ -98,10 +106,13 @@ class Groups:
             for tp in offsets
             if on_target.get(remote := self._translator.topic_on_target(tp.topic)) is not None
         } | {remote for _, remote in checkpoints if remote.topic in self._merged}
-        self._ends = {
-            tp: end.offset
-            for tp, end in self._sides.target.list_offsets(dict.fromkeys(remote_partitions, LATEST)).items()
-            if not isinstance(end, KafkaFailure)
+        starts, ends = (
+            self._sides.target.list_offsets(dict.fromkeys(remote_partitions, when)) for when in (EARLIEST, LATEST)
+        )
+        self._logs = {
+            tp: (start.offset, end.offset)
+            for tp, start in starts.items()
+            if isinstance(start, OffsetInfo) and isinstance(end := ends[tp], OffsetInfo)
         }
         rows = []
         for group, offsets in sorted(commits.items()):
@@ -298,9 +309,18 @@ class Groups:
         )
 
     def _rejection(self, remote: TopicPartition, offset: int) -> OffsetReason | None:
-        """Why an offset must not be used; None if it can be used."""
-        end = self._ends.get(remote)
-        return None if end is None else of_another_copy(remote, offset, end)
+        """Why an offset is not a translation; None if it can be one."""
+        log = self._logs.get(remote)
+        return None if log is None else of_another_copy(remote, offset, log[1])
+
+    def _invalid(self, what: str, row: GroupEvidence, offset: int) -> str:
+        """Why consumers do not continue at an offset of the group on the target; "" if they do."""
+        log = self._logs.get(row.target)
+        rejection = outside_of_log(row.target, offset, log)
+        if rejection is None or (log is not None and offset < log[0] and row.group in self._shared):
+            return ""  # the broker moves a share group to the log start offset
+        place = f"{what} on {self._sides.pair.target}"
+        return f"{place} is not valid, so its consumers would start as auto.offset.reset says: {rejection.message}"
 
     def _start_of_empty_copy(self, tp: TopicPartition, offset: int) -> int | None:
         """The offset on the target of the partition's first record to copy, if that is the group's next one.
@@ -332,15 +352,18 @@ class Groups:
             return replace(row, outcome=Outcome.FAILED, reason=f"its offsets on {target} cannot be read: {present}")
         before = present[row.target].offset if row.target in present else None
         row = replace(row, before=before, after=before)
-        if before is not None and (rejection := self._rejection(row.target, before)):
-            reason = f"its committed offset on {target} is not valid, so its consumers would start as auto.offset.reset says: {rejection.message}"
-            return replace(row, outcome=Outcome.FAILED, reason=f"{reason}. Delete it there, and run the command again")
+        is_kept = before is not None and (row.translated is None or before >= row.translated)
+        if is_kept and (reason := self._invalid("its committed offset", row, before or 0)):
+            return replace(row, outcome=Outcome.FAILED, reason=f"{reason}. {self._what_to_do(row, before or 0)}")
         if row.translated is None:
             return row
         if before is not None and before >= row.translated:
             ahead = before > row.translated
             reason = f"its committed offset on {target} is {before}, and it is not rewound" if ahead else ""
             return replace(row, outcome=Outcome.AHEAD if ahead else Outcome.ALREADY_COMMITTED, reason=reason)
+        if reason := self._invalid("its translated offset", row, row.translated):
+            reason = f"{reason}. {self._what_to_do(row, row.translated)}"
+            return replace(row, outcome=Outcome.FAILED, reason=reason)
         state = group_state(described)
         if isinstance(described, KafkaFailure) and state not in _IDLE:
             reason = f"whether it has members on {target} is not known: {described}"
@@ -348,6 +371,15 @@ class Groups:
         if state not in _IDLE:
             return replace(row, outcome=Outcome.IN_USE, reason=f"it has members on {target} ({state}): stop them first")
         return replace(row, outcome=Outcome.TO_WRITE)
+
+    def _what_to_do(self, row: GroupEvidence, offset: int) -> str:
+        """About an offset that is not in the log."""
+        start, _ = self._logs[row.target]
+        if offset < start:
+            return (
+                f"Set it there to {start} or later (kafka-consumer-groups --reset-offsets), and run the command again"
+            )
+        return "Delete it there, and run the command again"
 
     def _verify(
         self,

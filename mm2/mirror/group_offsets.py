@@ -77,6 +77,20 @@ def group_state(description: GroupDescription | KafkaFailure) -> str:
     return "unknown" if isinstance(description, KafkaFailure) else description.state.lower()
 
 
+def outside_of_log(partition: TopicPartition, offset: int, log: tuple[int, int] | None) -> OffsetReason | None:
+    """The reason why consumers do not continue at an offset: the log does not have it, so `auto.offset.reset` applies. None: it has.
+
+    ``log``: the log start and the log end offset, None if they are not known.
+    """
+    if log is None:
+        return None
+    start, end = log
+    if offset < start:
+        message = f"the offset {offset} is before the log start offset {start} of {partition}"
+        return OffsetReason(OffsetReasonCode.OTHER, message)
+    return of_another_copy(partition, offset, end)
+
+
 def of_another_copy(partition: TopicPartition, offset: int, end: int) -> OffsetReason | None:
     """The reason why no group may be set to an offset beyond the end of a copy; None if it is not beyond it.
 

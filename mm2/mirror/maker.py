@@ -54,7 +54,7 @@ from mm2.kafka.errors import BrokerFailure, KafkaFailure, is_unavailable
 from mm2.mirror.checkpoint_latency import LATENCY_RESOURCE, CheckpointLatencies
 from mm2.mirror.config_file import ConfigFile
 from mm2.mirror.flow_paths import Apps
-from mm2.mirror.plans import Changes, FlowPlan, plan_flows
+from mm2.mirror.plans import Changes, FlowPlan, absent_connectors, plan_flows
 from mm2.mirror.plugins import connect_plugins, plugin_limits, plugin_props
 from mm2.mirror.recurring_errors import RecurringErrors
 from mm2.mirror.rest import FlowsRest, serves_rest
@@ -213,6 +213,10 @@ class MirrorMaker:
 
     def _failing_lanes(self, pair: SourceAndTarget) -> list[str]:
         failing = self._engine.failing_lanes(str(pair))
+        for flow in self.flows:
+            if flow.pair == pair and flow.herder.is_ready:
+                absent = absent_connectors(flow.herder.configs().connectors())
+                failing += [absent] if absent else []
         return [self._config.disabled_message, *failing] if self._config.disabled_message else failing
 
     @property

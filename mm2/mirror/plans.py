@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from mm2.config.configdef import AbstractConfig, ConfigException
-from mm2.config.mirror_keys import CONNECTOR_CLASSES, SOURCE_CONNECTOR
+from mm2.config.mirror_keys import CONNECTOR_CLASSES, CONNECTOR_NAMES, SOURCE_CONNECTOR
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.config.providers import ConfigTransformer
 from mm2.config.worker_keys import storage_topics
@@ -35,6 +35,15 @@ class FlowPlan:
     def replicates(self) -> bool:
         """Whether the flow copies topics; a flow that does not still emits heartbeats."""
         return self.resolved[_name(SOURCE_CONNECTOR)]["enabled"].strip().lower() == "true"
+
+
+def absent_connectors(existing: Iterable[str]) -> str:
+    """Which connectors of a flow do not exist, and how to create them again: a message without a full stop, "" if none is absent."""
+    absent = sorted(set(CONNECTOR_NAMES) - set(existing))
+    if not absent:
+        return ""
+    does = "does not exist" if len(absent) == 1 else "do not exist"
+    return f"{' and '.join(absent)} {does}: restart the processes of the flow, whose leader creates the connectors of the file"
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Any, Final
 from mm2.config.config_infos import ConfigInfos
 from mm2.config.mirrormaker import ALLOWED_CLASSES_KEY
 from mm2.config.providers import references
-from mm2.connect.errors import BadRequest
+from mm2.connect.errors import BadRequest, Forbidden
 from mm2.connect.herder.answers import Created
 from mm2.connect.herder.interface import Herder
 from mm2.connect.herder.request_queue import StagedFuture
@@ -25,6 +25,7 @@ from mm2.connect.stores.config_state import Props, TargetState
 from mm2.mirror.plugins import CLASS_KEYS, ships
 from mm2.mirror.start_from import START_FROM_KEY, names_file
 
+_CLASS: Final = "connector.class"
 #: Where the secrets of a connector are sent, how they are protected there, and what handles them.
 _CONNECTION: Final = re.compile(
     r"(?:.*\.)?(?:bootstrap\.(?:servers|controllers)|security\.(?:protocol|providers)|s(?:asl|sl)\..+)|spark\..+"
@@ -36,6 +37,11 @@ _CONNECTION: Final = re.compile(
 def is_connection(key: str) -> bool:
     """Whether a key decides to which address, by which protocol or with which trust secrets are sent."""
     return _CONNECTION.fullmatch(key) is not None
+
+
+def _alias(class_name: str) -> str:
+    """The shortest name of a connector class."""
+    return class_name.strip().rpartition(".")[2].removesuffix("Connector")
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,10 @@ class RestRules:
                 continue
             self._check_references(key, value)
             self._check_class(key, value)
+            if own and key == _CLASS and _alias(value) != _alias(own.get(key, "")):
+                raise BadRequest(
+                    f"{key} of {name} cannot be changed through REST: {name} is a connector of the properties file."
+                )
             if key == START_FROM_KEY and names_file(value):
                 raise BadRequest(
                     f"{key} names a file of the process: set it in the properties file. Through REST it may be a time."
@@ -116,6 +126,14 @@ class RestrictedHerder:
         """See Herder. Raises BadRequest."""
         self._rules.check(name, patch)
         return self._herder.patch_connector_config(name, patch)
+
+    def delete_connector_config(self, name: str) -> StagedFuture[None]:
+        """See Herder. Raises Forbidden for a connector of the file, which the next leader would create again."""
+        if name in self._rules.written():
+            raise Forbidden(
+                f"{name} cannot be deleted through REST: it is a connector of the properties file. Stop it (mm2 stop), or change the file."
+            )
+        return self._herder.delete_connector_config(name)
 
     def validate_connector_config(self, config: Props) -> StagedFuture[ConfigInfos]:
         """See Herder. Raises BadRequest."""

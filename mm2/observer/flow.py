@@ -220,6 +220,8 @@ class FlowObserver:
                 self._source.topic_ids,
                 self._source.starts,
                 self._target_logs.losses,
+                # Without a worker's topics, the flow may be run by a Connect cluster.
+                work.idle_reason if work.connectors or work.absent else "",
             )
         )
         self._source.partitions = self._book.partitions
@@ -357,6 +359,8 @@ class FlowObserver:
             unknown = str(missing[min(missing)])
         if ledger is not None and (over_limit := over_limit_message(ledger)):
             troubles.append(over_limit)
+        if work.absent and work.absent != work.idle_reason:
+            troubles.append(work.absent)
         if self._unread_work:
             troubles.append(f"its workers are not known: {self._unread_work}")
         if unlisted := self._unlisted_topics(now_s):

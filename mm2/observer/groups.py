@@ -5,10 +5,11 @@ from __future__ import annotations
 from mm2.copy.ledger import Ledger
 from mm2.copy.translation import Translation
 from mm2.kafka.structs import TopicPartition
+from mm2.mirror.group_offsets import outside_of_log
 from mm2.mirror.translator import read_again
 from mm2.observer.polls import PolledGroups
 from mm2.observer.views import GroupView, PartitionView
-from mm2.reasons import MoveCode
+from mm2.reasons import MoveCode, OffsetReason
 
 
 class GroupBook:
@@ -60,7 +61,11 @@ def group_views(
             if missing is None and len(upstream.get((there, partition), ())) > 1:
                 message = _read_again(ledger, here, beyond, source_offset, translated)
             log = seen.target_logs.get(beyond)
-            moved, records = _if_moved(translated, target_offset, log, is_read=group in seen.target)
+            outside = None if target_offset is None else outside_of_log(beyond, target_offset, log)
+            moved, records = _if_moved(translated, target_offset, outside, is_read=group in seen.target)
+            if translated is not None and not message:
+                unusable = outside_of_log(beyond, translated, log)
+                message = "" if unusable is None else f"mm2 failover does not commit the translated offset: {unusable}"
             rows.append(
                 GroupView(
                     group,
@@ -109,17 +114,17 @@ def _lag(end: int | None, offset: int | None) -> int | None:
 
 
 def _if_moved(
-    translated: int | None, target_offset: int | None, log: tuple[int, int] | None, *, is_read: bool
+    translated: int | None, target_offset: int | None, outside: OffsetReason | None, *, is_read: bool
 ) -> tuple[MoveCode | None, int | None]:
     """What the group would do on the target now, and with how many records; None: its offsets there are not known.
 
-    ``log``: the first and the end offset of the target partition, None if they are not known.
+    ``outside``: why consumers do not continue at the offset on the target; None: they do, or this is not known.
     """
     if not is_read:
         return None, None
     if target_offset is None:
         return MoveCode.NO_OFFSET, None
-    if log is not None and not log[0] <= target_offset <= log[1]:
+    if outside is not None:
         return MoveCode.OUT_OF_RANGE, None
     if translated is None:
         return MoveCode.UNTRANSLATED, None

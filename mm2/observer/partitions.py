@@ -40,6 +40,8 @@ _RATE_OVER_S: Final = 10.0
 _READ_AGAIN_S: Final = 10.0
 _RATE_GONE: Final = 0.01
 _ENTRY_RATE_HOLDS_MS: Final = 30_000
+#: States of a partition that a task copies.
+_COPIED: Final = frozenset({PartitionState.RUNNING, PartitionState.CATCHING_UP, PartitionState.THROTTLED})
 _TURNED: Final = "since mm2 failback the flow in the opposite direction copies this topic"
 
 
@@ -52,6 +54,7 @@ class PartitionInputs:
     - ``statuses``: what this process copies.
     - ``tasks``: the task of each partition, None if not known; ``failed_tasks``: the errors of failed tasks.
     - ``held``: "paused" or "stopped" if a user has requested this; ``pauses``: those of topics and partitions.
+    - ``idle``: why nothing is copied although no user has requested this; "" if something is copied.
     - ``verified``: results of `mm2 verify`.
     - ``left``: records and bytes of partitions that this process no longer copies.
     - ``silent``: why the source does not answer, with the time (ms) of its last answer; "" while it answers.
@@ -85,6 +88,7 @@ class PartitionInputs:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     starts: Mapping[TopicPartition, int] = field(default_factory=dict)
     target_losses: Mapping[TopicPartition, TargetLoss | None] = field(default_factory=dict)
+    idle: str = ""
 
     @property
     def has_current_ends(self) -> bool:
@@ -148,7 +152,8 @@ class Partitions:
     the last day, newest first. ``target_losses``: partitions of which the target does not have what was copied; ``uncompared``: the
     number of those whose logs on the target have not been compared with the ledger.
 
-    Partitions that the flow is not to copy (`PartitionView.is_counted`) are only in ``views``.
+    Partitions that the flow is not to copy (`PartitionView.is_counted`) are only in ``views``, and what they have lost in ``gaps``,
+    ``lost_ranges`` and ``losses``.
     """
 
     views: tuple[PartitionView, ...]
@@ -218,6 +223,9 @@ class PartitionBook:
                 view = self._view(tp, known, inputs)
                 known.resting = view if _is_at_rest(known, view) else None
             views.append(view)
+            total.add_lost(view)
+            if known.entry is not None and known.entry.lost:
+                losses += _losses(known.entry, inputs.now_ms - LOSSES_REPORTED_MS)
             if not view.is_counted:
                 total.turned += inputs.is_turned(tp.topic)
                 continue
@@ -225,8 +233,6 @@ class PartitionBook:
             preparation = inputs.preparing.get(tp)
             if preparation is not None and view.lag_records is None and view.source_end:
                 total.risk.oldest = max(total.risk.oldest, _least_age(preparation, inputs))
-            if known.entry is not None and known.entry.lost:
-                losses += _losses(known.entry, inputs.now_ms - LOSSES_REPORTED_MS)
             uncompared += known.is_uncompared
             if known.loss is not None:
                 target_losses.append((tp, known.loss))
@@ -314,6 +320,9 @@ class PartitionBook:
         if inputs.silent and standing.state in HEALTHY:
             # A copier that waits for records does not know yet that none can arrive.
             standing = _Standing(PartitionState.UNREACHABLE, inputs.silent, inputs.silent_since_ms)
+        elif inputs.idle and standing.state in _COPIED:
+            # The last state that its task has written.
+            standing = _Standing(PartitionState.PAUSED, f"nothing is copied: {inputs.idle}", pause=PauseCode.FLOW)
         if standing.state is PartitionState.RUNNING and seconds is not None and seconds > BEHIND_S:
             standing = standing._replace(state=PartitionState.CATCHING_UP)
         is_counted = inputs.is_counted(tp, task)
@@ -534,6 +543,7 @@ def _common(inputs: PartitionInputs) -> tuple[object, ...]:
         inputs.topic_ids,
         inputs.starts,
         inputs.target_losses,
+        inputs.idle,
         inputs.has_current_ends,
         inputs.ledger is None,
     )
@@ -567,9 +577,6 @@ class _Total:
     def add(self, view: PartitionView) -> None:
         self.risk.add(view)
         self.states[view.state] += 1
-        if view.gaps:
-            self.gaps.update(view.gaps)
-        self.lost += view.lost_ranges
         self.foreign += view.foreign_records
         self.records_per_s += view.records_per_s or 0.0
         self.bytes_per_s += view.bytes_per_s or 0.0
@@ -577,6 +584,12 @@ class _Total:
         self.copied_bytes += view.bytes
         if view.lag_records is None:
             self.unbegun += view.position is None and bool(view.source_end)
+
+    def add_lost(self, view: PartitionView) -> None:
+        """Also of a partition that the flow is not to copy any more: what was lost stays lost."""
+        if view.gaps:
+            self.gaps.update(view.gaps)
+        self.lost += view.lost_ranges
 
     @property
     def record_bytes(self) -> float | None:

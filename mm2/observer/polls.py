@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from mm2.copy.ledger import Ledger, LedgerLog
@@ -293,7 +293,7 @@ def _heartbeat_key(one: Freshness) -> tuple[str, str, int]:
 class PolledGroups:
     """Group offsets: checkpoints by group and partition of the target, and committed offsets on both sides.
 
-    ``target_logs``: the first and the end offset of partitions of the target with a committed offset.
+    ``target_logs``: the first and the end offset of partitions of the target with a checkpoint or a committed offset.
     """
 
     checkpoints: Mapping[str, Mapping[TopicPartition, Checkpoint]] = dataclasses.field(default_factory=dict)
@@ -342,7 +342,8 @@ class GroupsPoll:
         self.seen = dataclasses.replace(self.seen, checkpoints=checkpoints)
         target_failure, target = self._offsets(Side.TARGET, groups)
         if target is not None:
-            self.seen = dataclasses.replace(self.seen, target=target, target_logs=self._target_logs(target))
+            offsets = (*target.values(), *checkpoints.values())
+            self.seen = dataclasses.replace(self.seen, target=target, target_logs=self._target_logs(offsets))
             self.has_target, self.read_at_s = True, time.monotonic()
         source_failure, source = self._offsets(Side.SOURCE, groups)
         if source is not None:
@@ -406,11 +407,9 @@ class GroupsPoll:
                 found[group] = answer
         return (failures[0], found or None) if failures else (None, found)
 
-    def _target_logs(
-        self, target: Mapping[str, Mapping[TopicPartition, OffsetAndMetadata]]
-    ) -> dict[TopicPartition, tuple[int, int]]:
-        """Where the logs begin and end to which committed offsets may not belong. Read after these, so no offset is later than its log."""
-        wanted = {tp for offsets in target.values() for tp in offsets if tp.topic in self.remote_topics}
+    def _target_logs(self, offsets: Iterable[Mapping[TopicPartition, object]]) -> dict[TopicPartition, tuple[int, int]]:
+        """Where the logs begin and end to which the offsets may not belong. Read after these, so no offset is later than its log."""
+        wanted = {tp for of_group in offsets for tp in of_group if tp.topic in self.remote_topics}
         if not wanted:
             return {}
         admin = self._admins[Side.TARGET]

@@ -18,6 +18,7 @@ from mm2.kafka.structs import TopicPartition
 from mm2.mirror.assigned_partitions import ASSIGNED_PARTITIONS_KEY, decode_partitions
 from mm2.mirror.discovery import vanished
 from mm2.mirror.group_offsets import group_state
+from mm2.mirror.plans import absent_connectors
 from mm2.observer.traces import reason_of
 from mm2.observer.views import ConnectorView, GroupProcess, TaskView
 
@@ -32,7 +33,7 @@ class Work:
 
     ``tasks`` is the task of each partition; None while not known. ``failed`` are the errors. ``held`` is "paused" or
     "stopped" if a user has requested this. ``idle_reason`` is why nothing is copied although no user has requested
-    this.
+    this. ``absent``: connectors of the flow that do not exist (a message; "" if all exist, or this is not known).
     """
 
     connectors: tuple[ConnectorView, ...] = ()
@@ -41,6 +42,7 @@ class Work:
     failed: Mapping[int, str] = field(default_factory=dict)
     held: str = ""
     idle_reason: str = ""
+    absent: str = ""
 
     @property
     def failures(self) -> int:
@@ -74,7 +76,8 @@ class HerderWork:
         statuses = {
             name: (one["connector"], one["target_state"], one["tasks"]) for name, one in status["connectors"].items()
         }
-        return _work(statuses, herder.configs(), self._assigned, here=here, leader=leader, idle=idle)
+        absent = absent_connectors(statuses) if status["ready"] else ""
+        return _work(statuses, herder.configs(), self._assigned, here=here, leader=leader, idle=idle, absent=absent)
 
 
 class NoWork:
@@ -131,20 +134,23 @@ class StoredWork:
         if not self._exists:
             return Work(idle_reason="no worker has ever run this flow")
         configs = self._configs.snapshot()
+        # Statuses outlive their workers: when the last worker is killed, none is left to update them.
+        has_workers = self._members != 0
         statuses = {
             name: (
-                _shown(self._statuses.connector(name)),
+                _shown(self._statuses.connector(name), has_workers=has_workers),
                 configs.target_state(name),
                 [
-                    {"id": one.id.task, **_shown(one)}
+                    {"id": one.id.task, **_shown(one, has_workers=has_workers)}
                     for one in self._statuses.tasks(name)
                     if isinstance(one.id, ConnectorTaskId)
                 ],
             )
             for name in sorted(configs.connectors())
         }
-        idle = "no worker is in the flow's group" if self._members == 0 else ""
-        return _work(statuses, configs, self._assigned, here=None, leader=None, idle=idle)
+        idle = "" if has_workers else "no worker is in the flow's group"
+        absent = absent_connectors(statuses)
+        return _work(statuses, configs, self._assigned, here=None, leader=None, idle=idle, absent=absent)
 
 
 class AssignedTasks:
@@ -177,6 +183,7 @@ def _work(
     here: str | None,
     leader: str | None,
     idle: str,
+    absent: str,
 ) -> Work:
     connectors = tuple(_connector(name, *one) for name, one in statuses.items())
     source = next((one for one in connectors if one.name == SOURCE_NAME), None)
@@ -184,10 +191,17 @@ def _work(
     failed = (
         {} if source is None else {task.id: _reason(task.trace) for task in source.tasks if task.state == State.FAILED}
     )
-    if not idle and not held and source is not None:
-        idle = _idle(source)
+    if not idle and not held:
+        disabled = (configs.connector_config(SOURCE_NAME) or {}).get("enabled") == "false"
+        idle = (
+            absent
+            if source is None
+            else "the source connector is disabled: enabled = false"
+            if disabled
+            else _idle(source)
+        )
     tasks = assigned.of(configs)
-    return Work(connectors, _workers(connectors, here, leader), tasks, failed, held, idle)
+    return Work(connectors, _workers(connectors, here, leader), tasks, failed, held, idle, absent)
 
 
 def _idle(source: ConnectorView) -> str:
@@ -235,9 +249,11 @@ def _workers(connectors: tuple[ConnectorView, ...], here: str | None, leader: st
     )
 
 
-def _shown(status: Status | None) -> dict[str, Any]:
+def _shown(status: Status | None, *, has_workers: bool) -> dict[str, Any]:
     if status is None:
         return {"state": None}
+    if not has_workers and status.state is not State.FAILED:
+        return {"state": State.UNASSIGNED.value, "worker_id": "", "trace": status.trace}
     return {"state": status.state.value, "worker_id": status.worker_id, "trace": status.trace}
 
 

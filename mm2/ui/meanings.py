@@ -43,9 +43,10 @@ MEANINGS: Final = {
         "Mm2BlockedByOpenTransaction",
     ),
     PartitionState.PAUSED: Meaning(
-        "A user paused it, it is promoted by mm2 failover or mm2 promote, or the flow no longer selects the topic.",
+        "A user paused it, it is promoted by mm2 failover or mm2 promote, the flow no longer selects the topic, or nothing runs the flow.",
         "Not by itself",
-        "mm2 resume, or mm2 failback for a promoted topic.",
+        "As the reason says: mm2 resume after a pause, mm2 failback for a promoted topic, topics and topics.exclude for one that is not "
+        "selected, or start the flow.",
         "Mm2PausedLong",
     ),
     PartitionState.UNREACHABLE: Meaning(

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as ConfluentPartition
 
 from mm2.copy.ledger import LEDGER_CONFIGS, chunk_record, entry_record, ledger_topic
 from mm2.copy.segments import Segment, SegmentChunk
@@ -21,7 +22,7 @@ from mm2.failover.sides import Sides
 from mm2.mirror.formats import Checkpoint
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.asking import asked, terminal
-from tests.integration.copy_flow import producer_of
+from tests.integration.copy_flow import admin_of, producer_of
 from tests.integration.mirror_flow import commit, committed, create, write
 from tests.integration.mirror_process import ROOT, ends, table, write_config
 from tests.support.waiting import PATIENCE, wait_until
@@ -143,6 +144,59 @@ def test_groups_of_an_unreachable_source_continue_where_the_ledger_has_an_offset
     assert "done: 1 topic had already been promoted" in lines
     assert f"done: no process of {flow} is running; the promotion applies when one starts" in lines
     assert "done: 5 offsets unchanged: already committed, or the group is ahead" in lines
+
+
+def test_an_offset_before_the_log_start_of_the_remote_partition_is_not_done(
+    kafka_b: LocalKafka, unique: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Retention of the target has deleted what the group has not read: with auto.offset.reset=latest it would skip the rest."""
+    topic, flow = "t-" + unique, f"{unique}->B"
+    remote = f"{unique}.{topic}"
+    file = properties(tmp_path, unique, GONE, kafka_b.bootstrap)
+    left_behind(kafka_b, unique, remote, topic)
+    fresh, there, ahead, behind = (f"{unique}-{name}" for name in ("fresh", "there", "ahead", "behind"))
+    checkpoints = [Checkpoint(group, remote, 0, 700, 500, "") for group in (fresh, there, ahead)]
+    checkpointed(kafka_b, unique, [*checkpoints, Checkpoint(behind, remote, 0, 900, 700, "")])
+    for group, offset in ((there, 500), (ahead, 900), (behind, 500)):
+        commit(kafka_b, group, {(remote, 0): offset})
+    place = ConfluentPartition(remote, 0, 600)
+    admin_of(kafka_b).delete_records([place])[place].result()
+
+    def reasons(*more: str) -> dict[str, str]:
+        code, out, _ = asked(capsys, "failover", file, flow, "--json", *more)
+        assert code == 1, out
+        found = outcomes(out)
+        assert {group: found[group, 0][2] for group in (fresh, there, ahead, behind)} == {
+            fresh: "failed",
+            there: "failed",
+            ahead: "ahead",
+            behind: "to be written" if more else "written",
+        }
+        problems = " ".join(json.loads(out)["problems"])
+        assert fresh in problems
+        assert there in problems
+        return {row["group"]: row["reason"] for row in json.loads(out)["groups"]}
+
+    rows = json.loads(asked(capsys, "groups", file, flow, "--json")[1])["groups"]
+    found = {row["group"]: (row["if_moved"], row["reason"]) for row in rows}
+    why = f"the offset 500 is before the log start offset 600 of {remote}-0"
+    assert {group: code for group, (code, _) in found.items()} == {
+        fresh: "no_offset",
+        there: "out_of_range",
+        ahead: "ahead",
+        behind: "out_of_range",
+    }
+    assert [why in found[group][1] for group in (fresh, there, behind)] == [True, True, False]
+    for more in (["--dry-run"], []):
+        told = reasons(*more)
+        assert why in told[fresh]
+        assert why in told[there]
+        assert "so its consumers would start as auto.offset.reset says" in told[there]
+    assert [committed(kafka_b, group, remote) for group in (there, ahead, behind)] == [500, 900, 700]
+    for group in (fresh, there):
+        commit(kafka_b, group, {(remote, 0): 600})
+    code, out, _ = asked(capsys, "failover", file, flow, "--json")
+    assert (code, {row[2] for row in outcomes(out).values()}) == (0, {"ahead", "there already"})
 
 
 def test_a_group_in_use_is_reported_and_skipped_and_the_others_are_moved(

@@ -180,6 +180,92 @@ def test_a_process_with_another_file_is_reported(pair: tuple[LocalKafka, LocalKa
             process.clean_up()
 
 
+def test_a_flow_without_a_connector_of_its_file_is_not_green(
+    pair: tuple[LocalKafka, LocalKafka], tmp_path: Path, capsys: Capsys
+) -> None:
+    """As after a program has deleted it in the config topic; REST does not."""
+    a, b = pair
+    (port,) = free_ports(1)
+    url = f"http://127.0.0.1:{port}"
+    props = {"clusters": "F, B", "F.bootstrap.servers": a.bootstrap, "F->B.enabled": "true", "F->B.topics": "kept"}
+    file = config(tmp_path, pair, **props, listeners=url)
+    create(a, "kept", 1)
+    write(a, "kept", [(None, b"1")] * 10, 0)
+    process = MirrorProcess(file, tmp_path / "log", "B")
+
+    def answer(method: str, path: str) -> httpx.Response:
+        return httpx.request(method, url + path, timeout=20, trust_env=False)
+
+    def flow() -> tuple[int, dict[str, Any]]:
+        code, out, _ = asked(capsys, "status", file, "F->B", "--json")
+        return code, json.loads(out)["flows"][0]
+
+    def is_measured(state: str) -> bool:
+        lines = [line for line in answer("GET", "/metrics").text.splitlines() if line.startswith("mm2_flow_state{")]
+        return any(f'state="{state}"' in line and 'source="F"' in line and line.endswith(" 1.0") for line in lines)
+
+    def rows() -> list[dict[str, Any]]:
+        return [one for one in flow()[1]["partitions"] if one["topic"] == "kept"]
+
+    try:
+        process.eventually(lambda: has_all(a, "kept", b, "F.kept"), 60)
+        process.eventually(lambda: flow()[0] == 0, 30)
+        names = ("MirrorCheckpointConnector", "MirrorHeartbeatConnector", "MirrorSourceConnector")
+        for name in names:
+            refused = answer("DELETE", f"/F/B/connectors/{name}")
+            assert (refused.status_code, "connector of the properties file" in refused.text) == (403, True)
+        changed = answer("GET", "/F/B/connectors/MirrorSourceConnector/config").json() | {
+            "connector.class": "MirrorHeartbeatConnector"
+        }
+        refused = httpx.put(f"{url}/F/B/connectors/MirrorSourceConnector/config", json=changed, trust_env=False)
+        assert (refused.status_code, "connector of the properties file" in refused.text) == (400, True)
+        for enabled, code, state in (("false", 1, "STOPPED"), ("true", 0, "RUNNING")):
+            source = f"{url}/F/B/connectors/MirrorSourceConnector/config"
+            assert httpx.patch(source, json={"enabled": enabled}, timeout=20, trust_env=False).status_code == 200
+            wait_until(lambda: (flow()[0], flow()[1]["state"]) == (code, state), 60, detail=lambda: str(flow()))  # noqa: B023
+        for name, state, more in (
+            ("MirrorCheckpointConnector", "DEGRADED", "MirrorCheckpointConnector does not exist"),
+            (
+                "MirrorSourceConnector",
+                "STOPPED",
+                "MirrorCheckpointConnector and MirrorSourceConnector do not exist: restart the processes of the flow",
+            ),
+        ):
+            write(
+                b,
+                "mm2-configs.F.internal",
+                [(f"{kind}-{name}".encode(), None) for kind in ("connector", "target-state")],
+                0,
+            )
+            process.eventually(lambda: answer("GET", "/health").status_code == 503, 30)
+            assert more in answer("GET", "/health").json()["message"]
+            code, found = flow()
+            assert (code, found["state"]) == (1, state)
+            assert more in f"{found['sentence']} {found['troubles']}"
+            wait_until(lambda: answer("GET", "/overview/F/B").json()["state"] == state, 30)  # noqa: B023
+            wait_until(lambda: is_measured(state), 30)  # noqa: B023
+        write(a, "kept", [(None, b"1")] * 10, 0)
+        wait_until(lambda: [one["lag_records"] for one in rows()] == [10], 30)
+        assert [one["state"] for one in rows()] == ["PAUSED"]
+        assert asked(capsys, "lag", file, "F->B", "--json")[1].count("RUNNING") == 0
+        for verb in ("resume", "restart", "pause"):
+            code, out, err = asked(capsys, verb, file, "F->B", "--url", url)
+            assert (code, f"F->B is {verb}" in out) == (1, False), out
+            assert "MirrorCheckpointConnector and MirrorSourceConnector do not exist: restart the processes" in err
+        asked(capsys, "resume", file, "F->B", "--url", url)
+        assert process.stop()[0] == 0
+        process = MirrorProcess(file, tmp_path / "log2", "B")
+        process.eventually(lambda: has_all(a, "kept", b, "F.kept"), 60)
+        process.eventually(lambda: flow()[0] == 0, 30)
+        process.kill9()
+        wait_until(lambda: flow()[1]["state"] == "STOPPED", 60)
+        shown = flow()[1]
+        assert {one["state"] for one in shown["partitions"]} == {"PAUSED"}
+        assert {task["state"] for one in shown["connectors"] for task in one["tasks"]} == {"UNASSIGNED"}
+    finally:
+        process.clean_up()
+
+
 def test_a_file_that_enables_no_flow_is_not_green(
     pair: tuple[LocalKafka, LocalKafka], tmp_path: Path, capsys: Capsys
 ) -> None:

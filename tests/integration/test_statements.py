@@ -14,7 +14,7 @@ import pytest
 
 from mm2.copy.ledger import LEDGER_CONFIGS, chunk_record, entry_record, ledger_topic
 from mm2.copy.segments import Segment, SegmentChunk
-from mm2.copy.session import LedgerEntry, Mark
+from mm2.copy.session import LedgerEntry, Lost, Mark
 from mm2.copy.states import PartitionState
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
@@ -184,6 +184,15 @@ def test_no_verb_reports_a_complete_copy_after_the_target_has_lost_it(
         assert (report.verdict, report.counts) == (Verdict.DIFFERENT, {"extra": 5}), report.to_json()
     else:
         assert (report.verdict, report.counts) == (Verdict.DIFFERENT, {"missing": COPIED}), report.to_json()
+
+
+def test_a_lost_range_without_a_total_is_not_no_gap(env: Environment, capsys: Capsys) -> None:
+    """As after a truncation of the source: the same offsets have been copied again since."""
+    row = entry_record(env.entry.replace(lost=(Lost(5, 10, "truncated", 1_000),)))
+    write(env.target, ledger_topic(f"{env.unique}-a"), [row])
+    code, text = env.run(capsys, "gaps")
+    assert code == 1, text
+    assert f"1 partition of {env.flow}: 1 lost range; the logs of" in text
 
 
 def test_a_topic_that_both_clusters_have_deleted_is_no_loss(

@@ -13,6 +13,7 @@ import pytest
 import structlog
 
 from mm2.cli.rest import PASSWORD_VARIABLE, TOKEN_VARIABLE
+from mm2.config.mirror_keys import CONNECTOR_NAMES
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.config.properties import load_properties
 from mm2.connect.rest import local_processes
@@ -54,11 +55,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
             apps = {"ui": lambda rest: Dashboard(pages, rest)}
             rest = FlowsRest(MirrorMakerConfig(load_properties(file)), apps, file)
             herder = ToyHerder()
-            herder.configs["MirrorSourceConnector"] = {
-                "connector.class": "MirrorSourceConnector",
-                "source.cluster.bootstrap.servers": "a:1",
-                "target.cluster.bootstrap.servers": "b:1",
-            }
+            clusters = {"source.cluster.bootstrap.servers": "a:1", "target.cluster.bootstrap.servers": "b:1"}
+            herder.configs.update({name: {"connector.class": name, **clusters} for name in CONNECTOR_NAMES})
             rest.serve({SourceAndTarget("A", "B"): herder})
             stack.callback(rest.stop, 1.0)
             url = f"{rest.binding.local_url}health"
@@ -77,7 +75,7 @@ def test_commands_on_the_machine_of_the_process_need_no_password(start: Start, c
     code, out, err = asked(capsys, "token", file)
     assert (code, err) == (0, "")
     answer = httpx.get(url, headers={"Authorization": f"Bearer {out.strip()}"}, trust_env=False)
-    assert answer.json() == ["MirrorSourceConnector"]
+    assert sorted(answer.json()) == sorted(CONNECTOR_NAMES)
     rest.stop(1.0)
     assert asked(capsys, "token", file)[0] == 2
 

@@ -10,6 +10,7 @@ import pytest
 import structlog
 
 from mm2.cli.rest import KEY_PASSWORD_VARIABLE, PASSWORD_VARIABLE
+from mm2.config.mirror_keys import CONNECTOR_NAMES
 from mm2.config.mirrormaker import SourceAndTarget
 from mm2.connect.rest.binding import Binding
 from mm2.connect.rest.server import RestServer
@@ -51,7 +52,7 @@ class Door:
             **self.own,
         }
         self.herder = ToyHerder()
-        self.herder.configs["MirrorSourceConnector"] = {"connector.class": "x"}
+        self.herder.configs.update({name: {"connector.class": "x"} for name in CONNECTOR_NAMES})
         settings = RestSettings.of(props)
         binding = Binding(settings)
         self.url = f"https://127.0.0.1:{binding.main[0].number}"

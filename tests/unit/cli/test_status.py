@@ -258,6 +258,15 @@ def test_one_cause_in_many_partitions_is_one_message() -> None:
     assert len("".join(printed)) < 3_000
 
 
+def test_partitions_that_are_not_selected_are_not_to_be_resumed_only() -> None:
+    paused = [
+        dataclasses.replace(HEALTHY, state=PartitionState.PAUSED, reason="not selected", partition=at)
+        for at in range(9)
+    ]
+    (line,) = [line for line in lines(flow(partitions=tuple(paused))) if "what to do" in line]
+    assert "topics and topics.exclude for one that is not selected" in line
+
+
 def test_of_many_causes_some_are_listed() -> None:
     names = [f"{chr(97 + one % 26)}{chr(97 + one // 26)}" for one in range(COLLAPSED_ABOVE + 10)]
     blocked = [

@@ -37,7 +37,7 @@ def test_an_exact_offset_beyond_the_end_of_the_target_is_not_used(end: int, foun
     moves = Groups.__new__(Groups)
     moves._translator = SimpleNamespace(topic_on_target=lambda topic: f"A.{topic}")  # type: ignore[assignment]
     moves._merged = {}
-    moves._ends = {TopicPartition("A.t", 0): end}
+    moves._logs = {TopicPartition("A.t", 0): (0, end)}
     row = moves._evidence("g", P0, 50, {}, Translated("A.t", 70, is_exact=True))
     assert row.found is found
     assert row.translated == (70 if found is FoundBy.EXACT else None)
@@ -60,7 +60,7 @@ def test_a_checkpoint_behind_records_that_the_group_has_not_read_is_not_used(*, 
         moves._translator.syncs = OffsetSyncStore(must_read_to_end=False)
         moves._translator.syncs.update(OffsetSync("t", 0, 10, 10))
         moves._translator.syncs.first_read_done()
-    moves._ends = {TopicPartition("A.t", 0): 500}
+    moves._logs = {TopicPartition("A.t", 0): (0, 500)}
     written = Checkpoint("g", "A.t", 0, 450, 350, "")
     found = moves._translator.translate(P0, 450, {}, {})
     row = moves._evidence("g", P0, 450, {("g", TopicPartition("A.t", 0)): written}, found)
@@ -237,7 +237,7 @@ def test_an_offset_beyond_the_end_of_the_target_is_not_ahead(before: int, outcom
     """The target has lost its end, or the remote topic was created again: consumers of the group would be reset."""
     groups = groups_of(None)
     row = GroupEvidence("g", "t", 0, "A.t", 50, SOURCE, 70)
-    groups._ends = {row.target: 80}
+    groups._logs = {row.target: (0, 80)}
     found = groups._with_outcome(row, EMPTY, {row.target: OffsetAndMetadata(before)})
     assert found.outcome is outcome
     if outcome is Outcome.FAILED:
@@ -264,7 +264,7 @@ def test_an_offset_beyond_the_end_of_the_target_is_not_ahead(before: int, outcom
 def test_members_are_reported_only_if_they_are_known(described: Any, outcome: Outcome, reason: str) -> None:
     """A group that the target does not have is looked up on all brokers, also on one that does not answer."""
     groups = groups_of(None)
-    groups._ends = {}
+    groups._logs = {}
     row = GroupEvidence("g", "t", 0, "A.t", 50, SOURCE, translated=70, found=FoundBy.EXACT)
     found = groups._with_outcome(row, described, {})
     assert (found.outcome, found.reason) == (outcome, reason)

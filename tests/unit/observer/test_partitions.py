@@ -240,6 +240,7 @@ def test_an_older_response_does_not_override_the_copier(env: Environment) -> Non
         ({"failed_tasks": {1: "ConnectError: no"}}, PartitionState.FAILED, "task 1 has failed: ConnectError: no"),
         ({"held": "paused"}, PartitionState.PAUSED, "copying is paused"),
         ({"tasks": {T0: 0}}, PartitionState.PAUSED, "no task copies it any more: its topic is not selected"),
+        ({"idle": "no worker"}, PartitionState.PAUSED, "nothing is copied: no worker"),
         (
             {"tasks": {T0: 0}, "missing": {T1: BrokerFailure.of(5, subject="t-1")}},  # its leader does not respond
             PartitionState.PAUSED,
@@ -350,10 +351,11 @@ def test_losses_are_listed_for_a_day_newest_first_and_counted_permanently(env: E
     assert [one.topic for one in env.refresh(after_s=59).losses] == ["t"]
     seen = env.refresh()
     assert (seen.losses, seen.lost_ranges) == ((), 7)
-    # It is not assigned to a task any more, so this flow does not report it.
-    env.entry(T1, 20, lost=(Lost(3, 4, "recreated", NOW_MS),))
-    assert env.refresh().losses
-    assert not env.refresh(tasks={T0: 0}).losses
+    env.entry(T1, 20, gaps={"recreated": 1}, lost=(Lost(3, 4, "recreated", NOW_MS),))
+    seen = env.refresh()
+    assert seen.losses
+    deselected = env.refresh(tasks={T0: 0})
+    assert (deselected.losses, deselected.lost_ranges, deselected.gaps) == (seen.losses, seen.lost_ranges, seen.gaps)
 
 
 def test_new_losses_of_the_copier_are_looked_up_immediately(env: Environment) -> None:
