@@ -23,6 +23,8 @@ CHUNK_SIZE: Final = 500
 CHUNKS_KEPT: Final = 64
 #: Reasons of gaps that are expected. Under any other reason records are missing on the target.
 INTENDED: Final = frozenset({"compacted", "control", "aborted", "filtered"})
+#: Reason of offsets between what was copied and a later position that a user has set.
+RESET: Final = "reset"
 
 
 class Segment(NamedTuple):

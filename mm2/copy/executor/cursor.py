@@ -26,7 +26,17 @@ from mm2.copy.executor.outgoing_records import OutgoingRecords
 from mm2.copy.executor.predecessor import PredecessorRecords
 from mm2.copy.executor.target_progress import FoundBatch
 from mm2.copy.executor.window import SourceRange, Window
-from mm2.copy.session import LOST_KEPT, UNBOUNDED, CopyId, EpochStart, FormerTopic, Lost, Mark, PartitionCondition
+from mm2.copy.session import (
+    LOST_KEPT,
+    UNBOUNDED,
+    CopyId,
+    EpochStart,
+    FormerTopic,
+    LedgerEntry,
+    Lost,
+    Mark,
+    PartitionCondition,
+)
 from mm2.copy.spec import PartitionSpec
 from mm2.copy.states import PartitionState, brief, state_of
 from mm2.copy.tally import Rate, Summary, Tally
@@ -465,6 +475,11 @@ class Cursor:
         self.offset = self.window.position = offset
         self.epochs = history.before(self.epochs, offset)
         self.leader_epoch = self.known_epoch = -1
+
+    def resume_log(self, entry: LedgerEntry) -> None:
+        """The log that is read is the one of this entry, as far as it was read."""
+        self.leader_epoch, self.known_epoch, self.epochs = entry.source_epoch, entry.known_epoch, entry.source_epochs
+        self.topic_id, self.known_end = entry.source_id, entry.end
 
     def be_elsewhere(self, remote_topic: str, log: FormerLog) -> None:
         """The records of the predecessor's session are in this topic."""

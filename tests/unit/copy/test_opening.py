@@ -93,6 +93,7 @@ class Scene:
         self.reported: list[str] = []  # reasons of the state meanwhile
         self.certain = ""  # the remote topic's id in the end
         self.topic_ids = {"A.t": "dst"}
+        self.source_id = "src"
         source, target = Cluster(SETTINGS, name="A"), Cluster(SETTINGS, name="B")
         new_producer = SimpleNamespace(error_code=0, producer_id=9, producer_epoch=0)
         target.send = lambda *_, **__: new_producer  # type: ignore[method-assign]
@@ -139,6 +140,9 @@ class Scene:
         self.reported.append(self.cursor.current_state().reason)
         self.topic_ids[name] = self.certain or self.topic_ids[name]
         return self.topic_ids[name]
+
+    def topic_id(self, _topic: str) -> str:
+        return self.source_id
 
     def leader_epoch(self, _partition: TopicPartition) -> int:
         return 6
