@@ -26,6 +26,7 @@ from mm2.copy.executor.outgoing_records import OutgoingRecords
 from mm2.copy.executor.predecessor import PredecessorRecords
 from mm2.copy.executor.target_progress import FoundBatch
 from mm2.copy.executor.window import SourceRange, Window
+from mm2.copy.segments import RESET
 from mm2.copy.session import (
     LOST_KEPT,
     UNBOUNDED,
@@ -522,6 +523,17 @@ class Cursor:
         """Record a range that will never be copied."""
         self.owner.wake(self)
         self.lost.append(Lost(first, after, reason, now_ms()))
+
+    def copy_again(self, offset: int) -> None:
+        """What an earlier position has left out from this offset on is copied now."""
+        kept = []
+        for lost in self.lost:
+            first = max(lost.first, offset) if lost.reason == RESET else lost.after
+            if first < lost.after:
+                self.window.trail.no_longer_missing(first, lost.after, RESET)
+            if first > lost.first:
+                kept.append(lost._replace(after=min(first, lost.after)))
+        self.lost = kept
 
     def kept_losses(self) -> tuple[tuple[Lost, ...], int]:
         """The ranges that the ledger lists, and the number of earlier ones."""

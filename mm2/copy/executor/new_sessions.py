@@ -281,6 +281,7 @@ class NewSessions:
             entry = self._sessions.moved_from.pop(tp, None)
             if entry is None or entry.is_unbegun or entry.is_preserved != (self._cursors[tp].gaps is not None):
                 continue
+            self._sessions.passed_over[tp] = []
             if position > entry.mark.source or self._is_replaced(entry):
                 waiting[tp] = entry
         while waiting and not self._link.stop.is_set():
@@ -471,7 +472,10 @@ class NewSessions:
         """Continue at a mark. What a later position leaves out is written with it: both are in the ledger, or neither is."""
         cursor.window.trail.settle()
         cursor.begin(mark)
-        for gap in self._sessions.passed_over.pop(cursor.partition, ()):
+        gaps = self._sessions.passed_over.pop(cursor.partition, None)
+        if gaps is not None:
+            cursor.copy_again(mark.source)
+        for gap in gaps or ():
             cursor.window.trail.missing(*gap)
             cursor.add_lost_range(*gap)
 
