@@ -302,8 +302,8 @@ class NewSessions:
                     else:
                         self._cursors[tp].outbox.last_error = target
                 else:
-                    error = start if isinstance(start, KafkaFailure) else end
-                    self._cursors[tp].set_read_error(state_of(error), str(error))
+                    failure = start if isinstance(start, KafkaFailure) else end
+                    self._cursors[tp].set_read_error(state_of(failure), str(failure))
             if waiting:
                 await self._link.pause(_FRESH_RETRY_S)
         return {tp: position for tp, position in found.items() if tp not in waiting}
