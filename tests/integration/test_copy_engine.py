@@ -301,6 +301,7 @@ def test_offsets_before_a_later_position_have_a_reason(flow: Flow, *, exactly_on
     write(flow.source, topic, numbered(20, 15))
     delete_before(flow.source, topic, 23)
     set_position(flow, tp, 29)
+    entry = None
     for _ in range(2):
         with flow.copying(spec) as job:
             flow.wait_until_copied(job, spec)
@@ -312,6 +313,7 @@ def test_offsets_before_a_later_position_have_a_reason(flow: Flow, *, exactly_on
     assert [gap for chunk in chunks for gap in chunk.gaps] == [Gap(20, 23, "retention"), Gap(23, 29, "reset")]
     copied = read(flow.target, flow.remote(topic))
     assert [record.value for record in copied[20:]] == [record.value for record in read(flow.source, topic)[6:]]
+    assert entry is not None
     translation = Translation(chunks, entry.mark, entry.end)
     # In transactions a marker is before it, which consumers pass over.
     assert {translation.to_target(offset) for offset in range(20, 29)} == {
