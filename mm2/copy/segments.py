@@ -23,6 +23,8 @@ CHUNK_SIZE: Final = 500
 CHUNKS_KEPT: Final = 64
 #: Reasons of gaps that are expected. Under any other reason records are missing on the target.
 INTENDED: Final = frozenset({"compacted", "control", "aborted", "filtered"})
+#: Reason of offsets between what was copied and a later position that a user has set.
+RESET: Final = "reset"
 
 
 class Segment(NamedTuple):
@@ -182,6 +184,18 @@ class Trail:
         else:
             self._room().gaps.append(Gap(first, after, reason))
         self._changed.add(self.newest.number)
+
+    def no_longer_missing(self, first: int, after: int, reason: str) -> None:
+        """These source offsets, of one range that was missing, will be on the target. Emptied gaps stay, because extents count them."""
+        left = self.gaps.get(reason, 0) - (after - first)
+        self.gaps.pop(reason, None)
+        if left > 0:
+            self.gaps[reason] = left
+        for chunk in self._chunks:
+            for index, gap in enumerate(chunk.gaps):
+                if gap.reason == reason and gap.first < after and gap.after > first:
+                    chunk.gaps[index] = gap._replace(first=min(gap.first, first), after=max(gap.first, first))
+                    self._changed.add(chunk.number)
 
     def cut(self, source: int) -> None:
         """From this offset on the source has other records than those that were copied. Emptied gaps stay, because

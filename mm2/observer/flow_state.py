@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from mm2.copy.causes import shortened
+from mm2.copy.segments import RESET
 from mm2.copy.states import HEALTHY, PartitionState
 from mm2.evidence import LAG, LOOKED_AT, NO_LAG, READ, RISK, UNCOMPARED, Evidence
 from mm2.kafka.structs import TopicPartition
@@ -157,6 +158,7 @@ def _lost(losses: tuple[LossView, ...], source: str) -> str:
         "retention": f"deleted on {source} before they were copied",
         "recreated": f"lost when the topic was recreated on {source}",
         "truncated": f"truncated on {source} after they were copied",
+        RESET: "left out because the position was set to a later offset",
     }.get(newest.reason, newest.reason)
     found = datetime.fromtimestamp(newest.found_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
     if len(losses) > 1:

@@ -11,7 +11,7 @@ from nicegui import ui
 from nicegui.elements.mixins.text_element import TextElement
 
 from mm2.copy.causes import shortened
-from mm2.copy.segments import INTENDED
+from mm2.copy.segments import INTENDED, RESET
 from mm2.observer.tones import STATE_TONES, Tone
 from mm2.ui.listing import MOST_TEXT, Query, page_of
 from mm2.ui.wording import RANGE, UNKNOWN
@@ -25,7 +25,7 @@ LONGEST_CELL: Final = 300
 TONES: Final[Mapping[str, Tone]] = {
     **STATE_TONES,
     **dict.fromkeys(INTENDED, Tone.OK),
-    **dict.fromkeys(("retention", "truncated", "recreated", "quarantined", "skipped", "missing"), Tone.BAD),
+    **dict.fromkeys(("retention", "truncated", "recreated", "quarantined", "skipped", "missing", RESET), Tone.BAD),
 }
 #: More columns than this need a wide window.
 _MANY_COLUMNS: Final = 6

@@ -260,6 +260,7 @@ class Comparison:
         self._source = _RangeRecords(source, piece.first, piece.after, change=change, limit=limit)
         self._target = _RangeRecords(target, piece.target_first, piece.target_after, is_copy=True, limit=limit)
         self._excluded = _ExcludedOffsets(span.excluded)
+        self._cut_off = _ExcludedOffsets(span.cut_off)
         self._shift = 0  # of target offsets from those in the ledger
         self._first_pair: tuple[int, int] | None = None
         self._last_pair: tuple[int, int] | None = None
@@ -271,6 +272,8 @@ class Comparison:
     def run(self) -> bool:
         """Compare. False if some records on the target may be duplicates: `resolve` must then be called."""
         while True:
+            if self._span.cut_off and self._skip_cut_off():
+                continue
             mine, theirs = self._source.head(), self._target.head()
             if (mine is None and theirs is None) or (theirs is None and self._is_in_next_pass(self._source.first())):
                 break
@@ -301,6 +304,17 @@ class Comparison:
         """Classify unmatched target records as duplicates of others, or as extra records."""
         self._report_extra(originals)
         self._finish()
+
+    def _skip_cut_off(self) -> bool:
+        """Skip records of the target that are of a source log that was cut off."""
+        theirs, other = self._target.head(), self._target.first()
+        gap = None if theirs is None or other is None else self._cut_off.at(other, other + 1)
+        if theirs is None or gap is None:
+            return False
+        count = bisect_left(theirs.load(), gap.after, theirs.at) - theirs.at
+        self._target.skip(count)
+        self._unmatched.targets += count
+        return True
 
     # -- equal records -----------------------------------------------------------------------------------------------
 
@@ -512,9 +526,12 @@ class Comparison:
             sources, source_ends = self._source.window(size)
             targets, target_ends = self._target.window(size)
             visible = [index for index, item in enumerate(sources) if not self._is_excluded(item.offset)]
+            kept = [
+                index for index, item in enumerate(targets) if self._cut_off.at(item.offset, item.offset + 1) is None
+            ]
             with_timestamps = all(item.timestamp is not None for item in targets)
             shown = [sources[index] if with_timestamps else sources[index].without_timestamp() for index in visible]
-            theirs = targets if with_timestamps else [item.without_timestamp() for item in targets]
+            theirs = [targets[index] if with_timestamps else targets[index].without_timestamp() for index in kept]
             found = align([item.content for item in shown], [item.content for item in theirs])
             ends = source_ends and target_ends
             if ends or not sources or not targets or size >= _LARGEST_WINDOW:
@@ -534,7 +551,7 @@ class Comparison:
             end = 0 if target_ends and targets and not source_ends else len(theirs)
         self._take_window(shown, theirs, found, until, end)
         self._source.skip(len(sources) if until == len(shown) else visible[until])
-        self._target.skip(end)
+        self._target.skip(len(targets) if end == len(theirs) else kept[end])
 
     def _take_window(self, sources: list[Item], targets: list[Item], found: Alignment, until: int, end: int) -> None:
         crossed = [(one, other) for one, other in found.crossed if one < until and other < end]

@@ -90,13 +90,18 @@ class Pass:
 class Plan:
     """The plan of one partition.
 
-    It has the passes in the order of the target, offsets that are explained without reading records, and segments that
-    were compared before.
+    It has the passes in the order of the target, offsets that are explained without reading records, segments that
+    were compared before, and the target offsets of records of a source log that was cut off.
     """
 
     passes: list[Pass] = field(default_factory=list)
     explained: dict[str, int] = field(default_factory=dict)
     compared: list[Segment] = field(default_factory=list)
+    cut_off: list[Gap] = field(default_factory=list)
+
+    def is_cut_off(self, target_first: int, target_after: int) -> bool:
+        """Whether all records at these target offsets are of a source log that was cut off."""
+        return any(gap.first <= target_first and gap.after >= target_after for gap in merge_gaps(self.cut_off))
 
     def explain(self, reason: str, offsets: int) -> None:
         """Count explained offsets."""
@@ -148,7 +153,7 @@ def plan_passes(chunks: Sequence[SegmentChunk], bounds: Bounds) -> Plan:
     after, trailing = _after(segments, bounds)
     groups = _ascending_groups(segments)
     if leading and segments and not bounds.is_incremental:
-        plan.passes += _before_ledger(segments[0], first, bounds)
+        plan.passes += _before_ledger(segments[0], first, bounds, plan)
     for index, group in enumerate(groups):
         kept = [part for segment in group if (part := _part_to_compare(segment, lowest, after, plan, bounds)).records]
         if not kept:
@@ -174,15 +179,16 @@ def plan_passes(chunks: Sequence[SegmentChunk], bounds: Bounds) -> Plan:
     return plan
 
 
-def _before_ledger(opening: Segment, first: int, bounds: Bounds) -> list[Pass]:
+def _before_ledger(opening: Segment, first: int, bounds: Bounds, plan: Plan) -> list[Pass]:
     """The pass before the first segment of the ledger; none if there is nothing, or its end was deleted."""
     if first > opening.source or bounds.target_start > opening.target:
         return []
-    if first == opening.source and bounds.target_start == opening.target:
+    start = opening.target if plan.is_cut_off(bounds.target_start, opening.target) else bounds.target_start
+    if first == opening.source and start == opening.target:
         return []
     # Another program may have copied as many records after its last committed position.
-    after = min(bounds.position, opening.source + opening.target - bounds.target_start)
-    return [Pass(first, max(opening.source, after), bounds.target_start, opening.target, Route(), joint=opening.source)]
+    after = min(bounds.position, opening.source + opening.target - start)
+    return [Pass(first, max(opening.source, after), start, opening.target, Route(), joint=opening.source)]
 
 
 def _ascending_groups(segments: Iterable[Segment]) -> list[list[Segment]]:
@@ -357,6 +363,9 @@ def _truncate(segments: list[Segment], offset: int, plan: Plan, bounds: Bounds) 
         kept = clip(segment, segment.source, max(segment.source, offset))
         lost = clip(segment, max(kept.source_end, bounds.first), bounds.after)
         plan.explain(Explained.SOURCE_TRUNCATED, lost.records)
+        replaced = clip(segment, kept.source_end, segment.source_end)
+        if replaced.records:
+            plan.cut_off.append(Gap(replaced.target, replaced.target_end, Explained.SOURCE_TRUNCATED))
         if kept.records:
             left.append(kept)
     return left

@@ -387,11 +387,13 @@ def _notes_before_ledger(found: Plan, chunks: Sequence[SegmentChunk]) -> list[st
     one = found.passes[0] if found.passes else None
     if one is None or one.route.segments or one.target_first == one.target_after:
         return []
+    if found.is_cut_off(one.target_first, one.target_after):
+        return []
     which = f"before source offset {one.joint} (target offset {one.target_after}) " if one.is_before_ledger else ""
     why = (
         "the ledger does not contain them any more"
         if chunks and chunks[0].number
-        else "another program has written them, such as Java's MirrorMaker"
+        else "another program has written them, such as Java's MirrorMaker, or the ledger was lost"
     )
     return [f"records {which}were compared by content, which is less certain: {why}"]
 
@@ -423,6 +425,11 @@ def _spans(base: Span, bounds: Bounds, found: Plan, gaps: Sequence[Gap], whole: 
                 base,
                 piece=one,
                 excluded=tuple(merge_gaps(excluded)),
+                cut_off=tuple(
+                    gap
+                    for gap in merge_gaps(found.cut_off)
+                    if gap.first < one.target_after and gap.after > one.target_first
+                ),
                 open_start=not bounds.is_incremental and not known,
                 in_detail=not known,
                 by_content=not bounds.is_incremental and not known,

@@ -27,6 +27,7 @@ class Span:
     - ``whole``: the partition's source range, in which originals of duplicated records are searched.
     - ``copied``: source offsets of records that the ledger has as copied, to a remote topic that was recreated since. They are expected
       on the target also where its start or end is open.
+    - ``cut_off``: target offsets of records of a source log that was cut off. They are not compared.
     - ``named``: as in `mm2.copy.spec.PartitionSpec`.
     """
 
@@ -44,6 +45,7 @@ class Span:
     whole: tuple[int, int] = (0, 0)
     named: str = ""
     copied: tuple[int, int] = (0, 0)
+    cut_off: tuple[Gap, ...] = ()
 
     @property
     def source(self) -> TopicPartition:
@@ -84,6 +86,7 @@ class Span:
             ],
             list(self.whole),
             list(self.copied),
+            [list(gap) for gap in self.cut_off],
         ]
 
     @classmethod
@@ -96,6 +99,7 @@ class Span:
             flags,
             whole,
             copied,
+            cut_off,
         ) = row
         route = Route(tuple(Segment(*segment) for segment in rows))
         gaps = tuple(Gap(*gap) for gap in excluded)
@@ -108,6 +112,7 @@ class Span:
             whole=(whole[0], whole[1]),
             named=named,
             copied=(copied[0], copied[1]),
+            cut_off=tuple(Gap(*gap) for gap in cut_off),
         )
         names = ("source_compacted", "target_compacted", "open_start", "open_end", "in_detail", "by_content")
         return replace(span, **dict(zip(names, flags, strict=True)))

@@ -16,13 +16,19 @@ from structlog.testing import capture_logs
 
 from mm2.copy.driver import lane
 from mm2.copy.driver.engine import CopyEngine, CopyFailed
+from mm2.copy.executor.positions import offset_key, offset_value
+from mm2.copy.segments import Gap
+from mm2.copy.spec import TransactionsSpec
+from mm2.copy.translation import TranslatedOffset, Translation
 from mm2.kafka.cluster import Cluster
+from mm2.kafka.partitioner import partition_for
 from mm2.kafka.producer import Producer
 from mm2.kafka.records.record import Record
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
 from mm2.sandbox.kafka import LocalKafka, start_pair
 from tests.integration.copy_flow import (
+    CONNECTOR,
     Flow,
     Traffic,
     alter,
@@ -273,6 +279,64 @@ def test_records_deleted_before_they_were_copied_are_counted_as_lost(flow: Flow)
         wait_until(lambda: not job.status()["troubles"], 5, detail=job.status)
     assert len(flow.assert_equal(topic)) == 40
     assert flow.committed(spec) == {TopicPartition(topic, 0): 100}
+
+
+def set_position(flow: Flow, tp: TopicPartition, position: int) -> None:
+    """As Connect's offsets endpoint does."""
+    key = offset_key(CONNECTOR, "A", tp)
+    write(flow.target, flow.offsets_topic, [Record(key, offset_value(position))], partition=partition_for(key, 5))
+
+
+@pytest.mark.parametrize("exactly_once", [False, True], ids=["sessions", "transactions"])
+def test_offsets_before_a_later_position_have_a_reason(flow: Flow, *, exactly_once: bool) -> None:
+    """Given 20 copied records and 15 more, of which the source has deleted 3; when a user sets the position behind 9 of them;
+    then each of the 9 is reported as lost, and a group among them continues at the first record that was copied after them.
+    """
+    topic = flow.topic()
+    transactions = TransactionsSpec(f"{flow.name}-0", 30_000) if exactly_once else None
+    spec, tp = flow.spec(topic, transactions=transactions), TopicPartition(topic, 0)
+    write(flow.source, topic, numbered(0, 20))
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+    write(flow.source, topic, numbered(20, 15))
+    delete_before(flow.source, topic, 23)
+    set_position(flow, tp, 29)
+    entry = None
+    for _ in range(2):
+        with flow.copying(spec) as job:
+            flow.wait_until_copied(job, spec)
+        entry = flow.ledger().entry(tp)
+        assert entry is not None
+        assert entry.gaps == {"retention": 3, "reset": 6}, "also the second time"
+        assert [lost[:3] for lost in entry.lost] == [(20, 23, "retention"), (23, 29, "reset")]
+    chunks = flow.ledger().chunks(tp)
+    assert [gap for chunk in chunks for gap in chunk.gaps] == [Gap(20, 23, "retention"), Gap(23, 29, "reset")]
+    copied = read(flow.target, flow.remote(topic))
+    assert [record.value for record in copied[20:]] == [record.value for record in read(flow.source, topic)[6:]]
+    assert entry is not None
+    translation = Translation(chunks, entry.mark, entry.end)
+    # In transactions a marker is before it, which consumers pass over.
+    assert {translation.to_target(offset) for offset in range(20, 29)} == {
+        TranslatedOffset(20, is_exact=True, at_most=copied[20].offset)
+    }
+
+
+def test_a_position_behind_the_end_of_the_source_loses_and_invents_nothing(flow: Flow) -> None:
+    """Given 20 copied records and 5 more; when a user sets the position to 500; then copying continues where it had ended."""
+    topic = flow.topic()
+    spec, tp = flow.spec(topic), TopicPartition(topic, 0)
+    write(flow.source, topic, numbered(0, 20))
+    with flow.copying(spec) as job:
+        flow.wait_until_copied(job, spec)
+    write(flow.source, topic, numbered(20, 5))
+    set_position(flow, tp, 500)
+    with flow.copying(spec) as job:
+        wait_until(lambda: tp in rows_of(job) and rows_of(job)[tp].position == 25, detail=job.progress)
+        assert rows_of(job)[tp].reason.startswith("the position was set to offset 500, and the log of A ends at 25")
+    flow.assert_equal(topic)
+    entry = flow.ledger().entry(tp)
+    assert entry is not None
+    assert (entry.gaps, entry.lost, flow.committed(spec)) == ({}, (), {tp: 25})
 
 
 def test_lost_records_fail_the_partition_when_configured(flow: Flow) -> None:

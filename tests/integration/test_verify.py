@@ -9,8 +9,8 @@ import pytest
 
 from mm2.copy.executor.positions import offset_key
 from mm2.copy.ledger import chunk_record, entry_record, ledger_topic
-from mm2.copy.segments import Segment, SegmentChunk
-from mm2.copy.session import LedgerEntry, Mark, PreviousCommit
+from mm2.copy.segments import Cut, Gap, Segment, SegmentChunk
+from mm2.copy.session import LedgerEntry, Lost, Mark, PreviousCommit
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.formats import OffsetSync
@@ -100,6 +100,40 @@ def test_a_transaction_that_was_aborted_after_its_ledger_entry_is_not_compared(
     report = Verification(props, verifier, patience_s=120, offsets_topic=offsets).run(VerifyRequest())
     row = one_of(report, topic)
     assert (row.verdict, row.records, row.counts) == (Verdict.EQUAL, committed, {})
+
+
+def test_what_the_ledger_explains_is_no_difference(
+    verifier: Verifier, kafka_a: LocalKafka, kafka_b: LocalKafka, file: Path, unique: str
+) -> None:
+    """The source topic was recreated after 20 records of its first partition. A user has set the position of the second one from 20
+    to 29.
+    """
+    topic, remote = f"{unique}.t", f"{unique}-a.{unique}.t"
+    create(kafka_a, topic, 2, retention__ms="-1")
+    create(kafka_b, remote, 2, retention__ms="-1")
+    create(kafka_b, ledger_topic(f"{unique}-a"), cleanup__policy="compact")
+    records = numbered(80)
+    old, new = records[:20], records[40:65]
+    write(kafka_a, topic, new)
+    write(kafka_b, remote, [*old, *new])
+    write(kafka_a, topic, records[:35], 1)
+    write(kafka_b, remote, [*records[:20], *records[29:35]], 1)
+    entries = [
+        LedgerEntry(topic, 0, remote, Mark(25, 45, 25), 25),
+        LedgerEntry(topic, 1, remote, Mark(35, 26, 6), 35, gaps={"reset": 9}, lost=(Lost(20, 29, "reset", 1),)),
+    ]
+    chunks = [
+        SegmentChunk(0, [Segment(0, 0, 20), Segment(0, 20, 25)], [], [Cut(1, 0)]),
+        SegmentChunk(0, [Segment(0, 0, 20), Segment(29, 20, 6)], [Gap(20, 29, "reset")]),
+    ]
+    rows = zip(entries, chunks, strict=True)
+    ledger = [one for entry, chunk in rows for one in (chunk_record(entry.source, chunk), entry_record(entry))]
+    write(kafka_b, ledger_topic(f"{unique}-a"), ledger)
+    report = Verification(flow_of(file, unique).props, verifier, patience_s=120).run(VerifyRequest())
+    first, second = one_of(report, topic), one_of(report, topic, 1)
+    assert (first.verdict, first.records, first.notes) == (Verdict.EQUAL, 25, ())
+    assert first.explained == {Explained.SOURCE_TRUNCATED: 20}
+    assert (second.verdict, second.records, second.explained) == (Verdict.EQUAL, 26, {"reset": 9})
 
 
 def test_without_a_ledger_content_is_compared_from_offset_syncs(

@@ -140,6 +140,9 @@ class Commits:
             for tp, cursor in self._cursors.items()
         )
 
+    def remember_start(self, cursor: Cursor) -> None:
+        """The partition begins to copy in transactions, and nothing of it was read."""
+
     def remember_source(self, cursor: Cursor) -> None:
         """The source topic or log of a partition is about to change."""
 
@@ -444,6 +447,12 @@ class TransactionCommits(Commits):
                 await asyncio.wait_for(transactions.abort(), left_s)
             if self._link.stop_requested and not self._has_failed:
                 self.commit_unmoved()
+
+    def remember_start(self, cursor: Cursor) -> None:
+        """What a later position leaves out is so also if the first transaction is not committed."""
+        before = self._previous.get(cursor.partition)
+        if before is not None and before.gaps != cursor.window.trail.gaps:
+            self._previous[cursor.partition] = self._current_commit(cursor)._replace(state=None)
 
     def remember_source(self, cursor: Cursor) -> None:
         """Record the source topic and log of a position that was committed before the ledger had an entry, or set by

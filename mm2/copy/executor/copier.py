@@ -184,7 +184,7 @@ class Copier:
         losses = Losses(spec, tasks, source, source_admin, sessions, new_sessions, self._call, commits.then)
         self._tasks = tasks
         self._watch = TargetWatch(link, sink, endpoints.target_cluster, self._call, cursors, tasks, losses)
-        new_sessions.on_transactions = self._watch.prove
+        new_sessions.on_transactions = self._begin_transactions
         self._fills = fills = GapFills(link, tasks, endpoints, losses, commits.then)
         for cursor in cursors.values():
             if cursor.spec.topic in spec.preserved:
@@ -198,6 +198,10 @@ class Copier:
             letters = DeadLetters(sink, spec.dead_letter_topic, spec.flow)
             self._quarantine = Quarantine(letters, source, sink, commits.then, new_sessions.replace)
         self._events.attach(new_sessions, search, losses, commits, self._quarantine, SizeLimits(tasks, endpoints))
+
+    def _begin_transactions(self, cursor: Cursor) -> None:
+        self._commits.remember_start(cursor)
+        self._watch.prove(cursor)
 
     async def _learn_expiration(self) -> None:
         """Find out how long the target's brokers remember producers."""

@@ -26,7 +26,18 @@ from mm2.copy.executor.outgoing_records import OutgoingRecords
 from mm2.copy.executor.predecessor import PredecessorRecords
 from mm2.copy.executor.target_progress import FoundBatch
 from mm2.copy.executor.window import SourceRange, Window
-from mm2.copy.session import LOST_KEPT, UNBOUNDED, CopyId, EpochStart, FormerTopic, Lost, Mark, PartitionCondition
+from mm2.copy.segments import RESET
+from mm2.copy.session import (
+    LOST_KEPT,
+    UNBOUNDED,
+    CopyId,
+    EpochStart,
+    FormerTopic,
+    LedgerEntry,
+    Lost,
+    Mark,
+    PartitionCondition,
+)
 from mm2.copy.spec import PartitionSpec
 from mm2.copy.states import PartitionState, brief, state_of
 from mm2.copy.tally import Rate, Summary, Tally
@@ -466,6 +477,11 @@ class Cursor:
         self.epochs = history.before(self.epochs, offset)
         self.leader_epoch = self.known_epoch = -1
 
+    def resume_log(self, entry: LedgerEntry) -> None:
+        """The log that is read is the one of this entry, as far as it was read."""
+        self.leader_epoch, self.known_epoch, self.epochs = entry.source_epoch, entry.known_epoch, entry.source_epochs
+        self.topic_id, self.known_end = entry.source_id, entry.end
+
     def be_elsewhere(self, remote_topic: str, log: FormerLog) -> None:
         """The records of the predecessor's session are in this topic."""
         self.spec = dataclasses.replace(self.spec, remote_topic=remote_topic)
@@ -507,6 +523,17 @@ class Cursor:
         """Record a range that will never be copied."""
         self.owner.wake(self)
         self.lost.append(Lost(first, after, reason, now_ms()))
+
+    def copy_again(self, offset: int) -> None:
+        """What an earlier position has left out from this offset on is copied now."""
+        kept = []
+        for lost in self.lost:
+            first = max(lost.first, offset) if lost.reason == RESET else lost.after
+            if first < lost.after:
+                self.window.trail.no_longer_missing(first, lost.after, RESET)
+            if first > lost.first:
+                kept.append(lost._replace(after=min(first, lost.after)))
+        self.lost = kept
 
     def kept_losses(self) -> tuple[tuple[Lost, ...], int]:
         """The ranges that the ledger lists, and the number of earlier ones."""

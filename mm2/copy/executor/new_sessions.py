@@ -16,9 +16,10 @@ from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.preserved_starts import Comparing, PreservedStart, PreservedStarts, Wanted
 from mm2.copy.executor.session_table import Ending, SessionTable
 from mm2.copy.executor.target_progress import LOOK_UP_REFUSED_S
-from mm2.copy.session import UNBOUNDED, Mark, Session
+from mm2.copy.segments import RESET, Gap
+from mm2.copy.session import UNBOUNDED, LedgerEntry, Mark, Session
 from mm2.copy.spec import CopySpec
-from mm2.copy.states import PartitionState
+from mm2.copy.states import PartitionState, state_of
 from mm2.kafka.admin import Admin
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
@@ -270,15 +271,96 @@ class NewSessions:
                 topic=cursor.spec.remote_topic,
             )
 
+    async def _check_moved(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Where copying continues at positions that are not those of the ledger; the source offsets that they leave out are kept for
+        the ledger (`SessionTable.passed_over`).
+        """
+        found = dict(positions)
+        waiting: dict[TopicPartition, LedgerEntry] = {}
+        for tp, position in positions.items():
+            entry = self._sessions.moved_from.pop(tp, None)
+            if entry is None or entry.is_unbegun or entry.is_preserved != (self._cursors[tp].gaps is not None):
+                continue
+            self._sessions.passed_over[tp] = []
+            if position > entry.mark.source or self._is_replaced(entry):
+                waiting[tp] = entry
+        while waiting and not self._link.stop.is_set():
+            targets = {tp: self._cursors[tp].outbox.partition for tp in waiting}
+            try:
+                starts = await self._call(self._source_admin.list_offsets, dict.fromkeys(waiting, EARLIEST))
+                ends = await self._call(self._source_admin.list_offsets, dict.fromkeys(waiting, LATEST))
+                there = await self._call(self._target_admin.list_offsets, dict.fromkeys(targets.values(), LATEST))
+            except KafkaFailure as error:
+                starts = ends = there = dict.fromkeys([*waiting, *targets.values()], error)
+            for tp, entry in [*waiting.items()]:
+                start, end, target = starts[tp], ends[tp], there[targets[tp]]
+                if isinstance(start, OffsetInfo) and isinstance(end, OffsetInfo):
+                    if isinstance(target, OffsetInfo) or (target.is_final and not target.stale_metadata):
+                        target_end = target.offset if isinstance(target, OffsetInfo) else -1
+                        found[tp] = self._moved(entry, found[tp], (start.offset, end.offset), target_end)
+                        del waiting[tp]
+                    else:
+                        self._cursors[tp].outbox.last_error = target
+                else:
+                    failure = start if isinstance(start, KafkaFailure) else end
+                    self._cursors[tp].set_read_error(state_of(failure), str(failure))
+            if waiting:
+                await self._link.pause(_FRESH_RETRY_S)
+        return {tp: position for tp, position in found.items() if tp not in waiting}
+
+    def _is_replaced(self, entry: LedgerEntry) -> bool:
+        return entry.is_replaced_by(self._source.topic_id(entry.topic))
+
+    def _moved(self, entry: LedgerEntry, position: int, source: tuple[int, int], target_end: int) -> int:
+        """Where copying continues, if the position is after what was copied. ``source`` is the range of the source's log."""
+        tp, (start, end) = entry.source, source
+        cursor = self._cursors[tp]
+        if position > end:
+            # Java's consumer would apply auto.offset.reset, and copy all again or leave out what was not copied.
+            note = (
+                f"the position was set to offset {position}, and the log of {self._spec.source_alias} ends at {end}: copying continues "
+                f"at offset {entry.mark.source}, where it had ended"
+            )
+            self._log.warning(note, partition=str(tp))
+            cursor.annotate(note)
+            cursor.resume_log(entry)
+            return entry.mark.source
+        first = max(0 if self._is_replaced(entry) else entry.mark.source, target_end if cursor.gaps is not None else 0)
+        if first >= position:
+            return position
+        # Behind its last record, a transaction has its marker.
+        ends_at = entry.mark.target + (self._spec.transactions is not None)
+        is_same_target = not entry.target_id or self._sink.topic_ids.get(entry.remote_topic, "") in {
+            "",
+            entry.target_id,
+        }
+        if is_same_target and cursor.gaps is None and not 0 <= target_end <= ends_at:
+            note = (
+                f"the position was moved from offset {first} to {position}, and other programs have written to the remote topic: "
+                "whether they have copied the records between is not known (mm2 verify)"
+            )
+            self._log.warning(note, partition=str(tp))
+            cursor.annotate(note)
+            return position
+        kept = min(max(first, start), position)
+        gaps = [Gap(first, kept, "retention"), Gap(kept, position, RESET)]
+        self._sessions.passed_over[tp] = [gap for gap in gaps if gap.first < gap.after]
+        self._log.error(
+            "records left out by a position that was set", partition=str(tp), first=first, last=position - 1
+        )
+        return position
+
     async def _open_at(self, positions: Mapping[TopicPartition, int]) -> None:
+        if any(tp in self._sessions.moved_from for tp in positions):
+            positions = await self._check_moved(positions)
         if self._spec.transactions is not None:
             for tp, position in positions.items():
                 self._leave_former_topic(self._cursors[tp], position)
                 mark = self._sessions.marks.get(tp)
                 self._sessions.current.pop(tp, None)
                 self._cursors[tp].outbox.last_error = None
-                self._cursors[tp].window.trail.settle()
-                self._cursors[tp].begin(mark if mark is not None and mark.source == position else Mark(position, -1, 0))
+                is_known = mark is not None and mark.source == position
+                self._begin(self._cursors[tp], mark if mark is not None and is_known else Mark(position, -1, 0))
                 self._cursors[tp].window.markers = None
                 self.on_transactions(self._cursors[tp])
             self._source.add(self._cursors[tp] for tp in positions)
@@ -335,8 +417,7 @@ class NewSessions:
             self._leave_former_topic(cursor, position)
             cursor.annotate(note)
             self._log.warning(note, partition=str(tp))
-            cursor.window.trail.settle()
-            cursor.begin(Mark(position, -1, 0))
+            self._begin(cursor, Mark(position, -1, 0))
             cursor.shared_until = -1
             cursor.outbox.last_error = None
             cursor.outbox.identity = None
@@ -352,8 +433,7 @@ class NewSessions:
             # come from a deposed leader, or from one that has brought back their records.
             mark = mark._replace(target=ending.end)
         self._leave_former_topic(cursor, mark.source)
-        cursor.window.trail.settle()
-        cursor.begin(mark)
+        self._begin(cursor, mark)
         cursor.shared_until = -1
         cursor.outbox.last_error = None
         cursor.outbox.queue.clear()
@@ -387,6 +467,17 @@ class NewSessions:
             self._sink.end_pause(cursor.outbox)
 
         self._commit(cursor, known)
+
+    def _begin(self, cursor: Cursor, mark: Mark) -> None:
+        """Continue at a mark. What a later position leaves out is written with it: both are in the ledger, or neither is."""
+        cursor.window.trail.settle()
+        cursor.begin(mark)
+        gaps = self._sessions.passed_over.pop(cursor.partition, None)
+        if gaps is not None:
+            cursor.copy_again(mark.source)
+        for gap in gaps or ():
+            cursor.window.trail.missing(*gap)
+            cursor.add_lost_range(*gap)
 
     def _read(self, cursor: Cursor) -> None:
         if not cursor.stopped:  # otherwise it would be read from where it has stopped, again and again

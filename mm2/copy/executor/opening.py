@@ -178,13 +178,11 @@ class Opening:
         cursor.lost, cursor.lost_before = list(entry.lost), entry.lost_before
         cursor.window.foreign = entry.foreign
         cursor.rate.value = float(entry.rate)
+        if start.moved:
+            self._sessions.moved_from[cursor.partition] = entry
         if not start.moved:
             cursor.copy_id = cursor.copy_id._replace(cluster=entry.copy_id.cluster)
-            cursor.leader_epoch = entry.source_epoch
-            cursor.known_epoch = entry.known_epoch
-            cursor.epochs = entry.source_epochs
-            cursor.topic_id = entry.source_id
-            cursor.known_end = entry.end
+            cursor.resume_log(entry)
             cursor.written_by, cursor.is_handed_off = entry.written_by, start.clean
             self._sessions.marks[cursor.partition] = entry.mark
             if entry.session is not None and cursor.gaps is not None:

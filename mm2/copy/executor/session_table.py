@@ -6,6 +6,7 @@ import dataclasses
 from typing import Final, NamedTuple
 
 from mm2.copy.executor.changes import Changer
+from mm2.copy.segments import Gap
 from mm2.copy.session import EndedSession, LedgerEntry, Mark, Rules, Session
 from mm2.copy.spec import CopySpec
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
@@ -34,6 +35,8 @@ class SessionTable:
     entry in the ledger, ``unproven`` those of which it does not show that this flow has written the target in this mode, and
     ``set_by_user`` those whose position a user has set. ``led_in`` has the source offsets before which their gaps are no loss,
     because copying began there. ``unsettled`` are those on which requests of a session that ends may be unanswered.
+    ``moved_from`` has the ledger's entries of partitions whose position is another one, until they are opened, and ``passed_over``
+    the source offsets that a later position leaves out, with the reasons.
     """
 
     def __init__(self, spec: CopySpec, changes: Changer | None = None) -> None:
@@ -47,6 +50,8 @@ class SessionTable:
         self.set_by_user: set[TopicPartition] = set()
         self.led_in: dict[TopicPartition, int] = {}
         self.unsettled: set[TopicPartition] = set()
+        self.moved_from: dict[TopicPartition, LedgerEntry] = {}
+        self.passed_over: dict[TopicPartition, list[Gap]] = {}
         self._remote_topics = {part.source: part.remote_topic for part in spec.partitions}
         self._with_sessions = spec.with_sessions
         self._not_repeatable = "" if spec.changes is None else spec.changes.not_repeatable

@@ -137,6 +137,10 @@ class Source(Brokers[SourceBroker]):
             self._prepared = None
             self._refresh(0.0)
 
+    def topic_id(self, topic: str) -> str:
+        """The id of a topic ("": unknown)."""
+        return self._topics.current.get(topic, "")
+
     def leader_epoch(self, partition: TopicPartition) -> int:
         """Leader epoch of a partition in the newest metadata; -1: unknown."""
         fetch_state = self._intakes.get(partition)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from mm2.copy.segments import INTENDED
+from mm2.copy.segments import INTENDED, RESET
 from mm2.evidence import NO_LOSS, NO_REASON
 from mm2.observer.views import FlowView, PartitionView, Snapshot
 from mm2.ui.listing import Listing, Query, Shared
@@ -25,6 +25,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "quarantined": "Records that could not be copied; they are in the dead letter topic.",
     "retention": "Records that the source deleted by retention before they were copied.",
     "truncated": "The source log was truncated by an unclean leader election after they were copied. The target has these records, the source has others.",
+    RESET: "Records between what was copied and a later position that a user has set.",
     "recreated": "Records that were lost when the topic was deleted and recreated on the source.",
 }
 

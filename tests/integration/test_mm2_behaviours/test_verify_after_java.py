@@ -105,7 +105,7 @@ def test_what_java_has_copied_is_equal_and_named_as_less_certain(
     assert {row.certainty for row in found.values()} == {Certainty.LEDGER}
     (note,) = found[plain].notes
     assert note.startswith("records before source offset 200 (target offset 250) were compared by content")
-    assert note.endswith("another program has written them, such as Java's MirrorMaker")
+    assert note.endswith("another program has written them, such as Java's MirrorMaker, or the ledger was lost")
     assert (found[plain].records, found[plain].explained) == (270, {Explained.REPEATED: 50})
     assert found[aged].explained == {Explained.SOURCE_DELETED: 100}
     assert found[later].explained[Explained.PERHAPS_SOURCE_COMPACTED] >= 100

@@ -36,7 +36,7 @@ from mm2.copy.executor.target_progress import (
     records_at,
 )
 from mm2.copy.executor.target_search import TargetSearch
-from mm2.copy.segments import Segment, SegmentChunk, UnwrittenChunks
+from mm2.copy.segments import Gap, Segment, SegmentChunk, UnwrittenChunks
 from mm2.copy.session import (
     EndedSession,
     FormerTopic,
@@ -93,6 +93,7 @@ class Scene:
         self.reported: list[str] = []  # reasons of the state meanwhile
         self.certain = ""  # the remote topic's id in the end
         self.topic_ids = {"A.t": "dst"}
+        self.source_id = "src"
         source, target = Cluster(SETTINGS, name="A"), Cluster(SETTINGS, name="B")
         new_producer = SimpleNamespace(error_code=0, producer_id=9, producer_epoch=0)
         target.send = lambda *_, **__: new_producer  # type: ignore[method-assign]
@@ -139,6 +140,9 @@ class Scene:
         self.reported.append(self.cursor.current_state().reason)
         self.topic_ids[name] = self.certain or self.topic_ids[name]
         return self.topic_ids[name]
+
+    def topic_id(self, _topic: str) -> str:
+        return self.source_id
 
     def leader_epoch(self, _partition: TopicPartition) -> int:
         return 6
@@ -965,6 +969,62 @@ def test_a_foreign_position_begins_a_session_with_the_old_counts() -> None:
         4,
     )
     assert (scene.cursor.leader_epoch, scene.cursor.topic_id) == (-1, ""), "the source may be another one"
+
+
+@pytest.mark.parametrize(
+    ("position", "start", "ends", "gaps", "lost"),
+    [
+        (60, 3, [70], {"reset": 10}, [(50, 60, "reset")]),
+        (60, 53, [70], {"retention": 3, "reset": 7}, [(50, 53, "retention"), (53, 60, "reset")]),
+        (60, 60, [70], {"retention": 10}, [(50, 60, "retention")]),
+        (60, 3, [70, 151], {}, []),
+        (50, 3, [70], {}, []),
+        (None, 58, [70], {"retention": 8}, [(50, 58, "retention")]),
+    ],
+    ids=["later", "partly deleted", "deleted", "another program has written", "the same", "removed"],
+)
+def test_what_a_later_position_leaves_out_has_a_reason(
+    position: int | None, start: int, ends: list[int], gaps: dict[str, int], lost: list[tuple[int, int, str]]
+) -> None:
+    scene, entry = Scene(), ENTRY.replace(session=None)
+    scene.offsets = {EARLIEST: [start], LATEST: [*ends]}
+    play(scene, lambda: scene.begin(Start(position, position, entry, moved=True)))
+    assert scene.cursor.window.trail.gaps == {"control": 2, **gaps}
+    assert [one[:3] for one in scene.cursor.lost] == [(1, 2, "retention"), *lost]
+    assert scene.cursor.window.trail.newest.gaps == [Gap(*one) for one in lost]
+    assert scene.cursor.offset == (start if position is None else position)
+    assert ("whether they have copied the records between is not known" in scene.cursor.conditions.note) == (
+        len(ends) > 1
+    )
+
+
+def test_at_a_position_behind_the_end_of_the_source_copying_continues_where_it_had_ended() -> None:
+    scene = Scene()
+    play(scene, lambda: scene.begin(Start(71, 71, ENTRY.replace(session=None), moved=True)))
+    cursor = scene.cursor
+    assert (cursor.offset, cursor.window.trail.gaps, len(cursor.lost)) == (50, {"control": 2}, 1)
+    assert (cursor.leader_epoch, cursor.topic_id) == (3, "src"), "a truncated source is found as always"
+    assert cursor.conditions.note.startswith("the position was set to offset 71")
+
+
+def test_a_later_position_in_a_recreated_topic_leaves_out_its_start() -> None:
+    scene = Scene()
+    scene.source_id = "another"
+    play(scene, lambda: scene.begin(Start(40, 40, ENTRY.replace(session=None), moved=True)))
+    assert scene.cursor.window.trail.gaps == {"control": 2, "retention": 3, "reset": 37}
+
+
+@pytest.mark.parametrize(("position", "left"), [(55, 5), (40, 0)])
+def test_what_was_left_out_is_not_lost_when_a_position_before_it_is_set(position: int, left: int) -> None:
+    scene, retention = Scene(), Lost(1, 2, "retention", 5)
+    lost = (retention, Lost(50, 60, "reset", 6))
+    entry = ENTRY.replace(session=None, mark=Mark(65, 155, 5), gaps={"control": 2, "reset": 10}, lost=lost)
+    chunk = SegmentChunk(0, [Segment(0, 100, 50), Segment(60, 150, 5)], [Gap(50, 60, "reset")])
+    play(scene, lambda: scene.begin(Start(position, position, entry, chunk, moved=True)))
+    trail = scene.cursor.window.trail
+    assert trail.gaps == {"control": 2, **({"reset": left} if left else {})}
+    assert scene.cursor.lost == [retention, *([Lost(50, 55, "reset", 6)] if left else [])]
+    assert sum(gap.after - gap.first for gap in trail.newest.gaps) == left
 
 
 def test_an_unreachable_target_is_retried() -> None:

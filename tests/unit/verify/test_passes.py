@@ -11,7 +11,18 @@ from hypothesis import strategies as st
 from mm2.copy.segments import Cut, Gap, Segment, SegmentChunk, Trail
 from mm2.kafka.records.record import Record
 from mm2.verify.findings import DifferenceKind, Explained, Findings
-from mm2.verify.passes import INVISIBLE, Bounds, Pass, Plan, Route, copied_in_other_passes, join, plan_passes, split
+from mm2.verify.passes import (
+    INVISIBLE,
+    Bounds,
+    Pass,
+    Plan,
+    Route,
+    copied_in_other_passes,
+    join,
+    merge_gaps,
+    plan_passes,
+    split,
+)
 from mm2.verify.spans import Span
 from tests.unit.verify.test_comparison import ListFeed, compare, record
 
@@ -27,6 +38,7 @@ class Flow:
     end: int = 0
     position: int = 0
     foreign: int = 0
+    ages: dict[int, int] = field(default_factory=dict)  # of source offsets: how often they were cut off
 
     def play(self, event: str, count: int) -> None:
         if event == "copy":
@@ -45,6 +57,15 @@ class Flow:
             self.position = after
         elif event == "rewind":
             self.position = max(0, self.position - count)
+        elif event == "cut":
+            self.position = max(0, self.position - count)
+            self.trail.cut(self.position)
+            for offset in range(self.position, self.length):
+                self.ages[offset] = self.ages.get(offset, 0) + 1
+
+    def content(self, offset: int) -> Record:
+        one, age = record(offset), self.ages.get(offset)
+        return one if age is None else Record(one.key, b"%d in log %d" % (offset, age), one.headers, one.timestamp)
 
     def _copy(self) -> None:
         if self.position >= self.length:
@@ -53,13 +74,13 @@ class Flow:
             self.trail.missing(self.position, self.position + 1, "control")
         else:
             self.trail.copied(self.position, self.end, 1)
-            self.target.append((self.end, record(self.position)))
+            self.target.append((self.end, self.content(self.position)))
             self.end += 1
         self.position += 1
 
     @property
     def source(self) -> list[tuple[int, Record]]:
-        return [(offset, record(offset)) for offset in range(self.length) if offset not in self.holes]
+        return [(offset, self.content(offset)) for offset in range(self.length) if offset not in self.holes]
 
     def all_chunks(self) -> list[SegmentChunk]:
         """The current chunks of the ledger."""
@@ -85,7 +106,17 @@ def spans_of(plan: Plan, chunks: list[SegmentChunk], size: int | None = None) ->
         pieces = [one] if size is None else split(one, size)
         assert join(pieces) == join([one])
         spans += [
-            Span("t", 0, "A.t", piece, excluded, in_detail=size is None, whole=(0, one.after)) for piece in pieces
+            Span(
+                "t",
+                0,
+                "A.t",
+                piece,
+                excluded,
+                in_detail=size is None,
+                whole=(0, one.after),
+                cut_off=tuple(merge_gaps(plan.cut_off)),
+            )
+            for piece in pieces
         ]
     return spans
 
@@ -93,6 +124,11 @@ def spans_of(plan: Plan, chunks: list[SegmentChunk], size: int | None = None) ->
 events = st.lists(
     st.tuples(st.sampled_from(["copy", "copy", "copy", "marker", "foreign", "lose", "rewind"]), st.integers(1, 30)),
     max_size=14,
+)
+
+
+cut_events = st.lists(
+    st.tuples(st.sampled_from(["copy", "copy", "copy", "marker", "lose", "cut"]), st.integers(1, 60)), max_size=14
 )
 
 
@@ -115,6 +151,25 @@ def test_any_history_is_equal_except_for_foreign_records(
         pieces = [compare(span, ListFeed(flow.source), ListFeed(flow.target)) for span in spans_of(plan, chunks, size)]
         assert all(piece.is_equal for piece in pieces), "the result is the same in pieces"
         assert sum(piece.records for piece in pieces) == len(flow.target)
+
+
+@given(st.sets(st.integers(0, 99), max_size=20), cut_events)
+@settings(max_examples=400)
+def test_records_of_a_source_log_that_was_cut_off_are_no_difference(
+    holes: set[int], history: list[tuple[str, int]]
+) -> None:
+    """In any pass, also if all or nothing of the log that follows was copied."""
+    flow = Flow(holes, 100)
+    for event, count in history:
+        flow.play(event, count)
+    chunks = flow.chunks
+    plan = plan_passes(chunks, flow.bounds())
+    total = Findings()
+    for span in spans_of(plan, chunks):
+        total.add(compare(span, ListFeed(flow.source), ListFeed(flow.target)))
+    current = {(one.key, one.value) for _, one in flow.source}
+    assert total.counts == {}
+    assert total.records == sum((one.key, one.value) in current for _, one in flow.target)
 
 
 @given(st.sets(st.integers(0, 99), max_size=20), events, st.data())

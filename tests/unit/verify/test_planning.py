@@ -91,13 +91,15 @@ def test_what_another_program_has_copied_is_compared_by_content_with_a_note() ->
         False,
     )
     begin = "records before source offset 50 (target offset 55) were compared by content, which is less certain: "
-    assert plan.notes == [f"{begin}another program has written them, such as Java's MirrorMaker"]
+    assert plan.notes == [
+        f"{begin}another program has written them, such as Java's MirrorMaker, or the ledger was lost"
+    ]
     dropped = planned(ledger_of(replace(entry, chunk=3), SegmentChunk(3, chunk.segments)), *sides)
     assert dropped.notes == [f"{begin}the ledger does not contain them any more"]
     idle = planned(ledger_of(replace(entry, mark=Mark(50, 55, 0))), side("t", "s", 0, 50), side("A.t", "r", 0, 55))
     assert [span.by_content for span in idle.spans] == [True]
     assert idle.notes == [
-        "records were compared by content, which is less certain: another program has written them, such as Java's MirrorMaker"
+        "records were compared by content, which is less certain: another program has written them, such as Java's MirrorMaker, or the ledger was lost"
     ]
 
 
