@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from mm2.copy.ledger import ledger_topic
+from mm2.copy.ledger import ledger_topic, parse_key
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.asking import asked
 from tests.integration.mirror_flow import create, write
-from tests.integration.mirror_process import MirrorProcess, ends, grow, is_running, records, table, write_config
+from tests.integration.mirror_process import MirrorProcess, ends, grow, records, table, write_config
 from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.timeout(int(240 * PATIENCE))
@@ -79,10 +79,10 @@ class Pair:
 
     def await_copying(self, process: MirrorProcess) -> None:
         """The lane of A->B, which has all its topics, copies what is written now."""
-        process.eventually(lambda: is_running(self.b, self.alias_a), 90)
+        process.eventually(lambda: bool(ends(self.b, self.kept)), 90)
         before = sum(ends(self.b, self.kept))
         self.produce(self.a, self.kept, 1)
-        process.eventually(lambda: sum(ends(self.b, self.kept)) > before, 60)
+        process.eventually(lambda: sum(ends(self.b, self.kept)) > before, 90)
 
     def ask(self, verb: str, *arguments: str, code: int = 0) -> dict[str, Any]:
         chosen = ("--topic", f"{self.full},{self.empty}")
@@ -95,13 +95,9 @@ class Pair:
         """The ledger's entries of A->B by topic, of partition 0."""
         rows = {}
         for key, (value, _) in table(self.b, ledger_topic(self.alias_a)).items():
-            name = json.loads(key)
-            if (
-                isinstance(name, dict)
-                and "mark" in (entry := json.loads(value or b"{}"))
-                and name.get("partition") == 0
-            ):
-                rows[str(name["topic"])] = entry
+            named, entry = parse_key(key), json.loads(value or b"{}")
+            if named is not None and named.chunk is None and named.source.partition == 0:
+                rows[named.source.topic] = entry
         return rows
 
     def values(self, broker: LocalKafka, topic: str, partition: int = 0) -> list[bytes | None]:
@@ -143,7 +139,7 @@ def test_a_configuration_that_changes_while_a_topic_is_promoted_moves_no_start(p
     for broker in (pair.b, pair.a):
         grow(broker, pair.full, 2)
     pair.produce(pair.b, pair.full, WRITTEN_ON_B, 1)
-    pair.configure(**({"A.consumer__isolation__level": "read_committed"} if mode == "isolation" else {}))
+    pair.configure(**({f"{pair.there}.consumer.isolation.level": "read_committed"} if mode == "isolation" else {}))
     with pair.started() as process:
         pair.await_copying(process)
         report = pair.ask("failback")
