@@ -1,14 +1,13 @@
 """Where the opposite flow begins after `mm2 failback` under identity naming, when the promoted flow has run meanwhile.
 
 Given flows A->B and B->A as a process, two topics that were failed over, and a third one that is still copied; applications write to the
-remote topics. When the process is started again with another configuration, after a SIGKILL, or the topics get partitions. Validates that
+remote topics. When the process is started again with another configuration, and a topic has got a partition. Validates that
 B->A begins after the last record of A, and all records of B are on A.
 """
 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,13 +20,12 @@ from mm2.sandbox.kafka import LocalKafka
 from tests.integration.asking import asked
 from tests.integration.mirror_flow import create, write
 from tests.integration.mirror_process import MirrorProcess, ends, grow, records, table, write_config
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.timeout(int(240 * PATIENCE))
 
 COPIED = 100
 WRITTEN_ON_B = 50
-GONE = "127.0.0.1:1"
 
 
 class Pair:
@@ -147,36 +145,3 @@ def test_a_configuration_that_changes_while_a_topic_is_promoted_moves_no_start(p
         assert [row["others"] for row in report["partitions"]] == [WRITTEN_ON_B, WRITTEN_ON_B]
         for topic, partition in ((pair.full, 0), (pair.full, 1), (pair.empty, 0)):
             process.eventually(lambda t=topic, p=partition: pair.is_equal(t, p), 90)  # type: ignore[misc]
-
-
-@pytest.mark.parametrize("restart", ["promoted", pytest.param("not promoted", marks=pytest.mark.slow)])
-def test_records_of_a_killed_process_are_not_taken_for_those_of_others(pair: Pair, restart: str) -> None:
-    """The process that pauses the topic has not read past them: A is unreachable, or the topic is promoted."""
-    pair.configure(copy__commit__interval__ms="3600000")  # the ledger knows the start only
-    with pair.started() as process:
-        process.eventually(lambda: len(pair.values(pair.b, pair.full)) == COPIED, 90)
-        process.eventually(lambda: {pair.full, pair.empty} <= pair.entries().keys(), 60)
-        process.kill9(whole_family=True)
-    assert pair.entries()[pair.full]["mark"][0] < COPIED
-    pair.configure()
-    if restart == "not promoted":
-        lease = pair.entries()[pair.full]["lease"]
-        pair.configure(A__bootstrap__servers=GONE)
-        with pair.started(pair.alias_b) as process:
-            process.eventually(lambda: pair.entries()[pair.full]["lease"] > lease, 90)
-            report = pair.ask("failover")
-            process.stop()
-        pair.configure()
-    else:
-        report = pair.ask("failover", "--leave-behind")
-    assert [(row["target_offset"], row["others"]) for row in report["partitions"]] == [(COPIED, 0), (0, 0)]
-    for topic in (pair.full, pair.empty):
-        pair.produce(pair.b, topic, WRITTEN_ON_B)
-    with pair.started() as process:
-        pair.await_copying(process)
-        wait_until(lambda: pair.entries()[pair.full].get("trouble", [""])[0] == "PAUSED", 60)
-        time.sleep(1.5)  # of both topics
-        report = pair.ask("failback")
-        assert starts_of(report) == {(pair.full, 0): COPIED, (pair.empty, 0): 0}
-        for topic in (pair.full, pair.empty):
-            process.eventually(lambda t=topic: pair.is_equal(t), 90)  # type: ignore[misc]
