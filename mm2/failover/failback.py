@@ -17,7 +17,7 @@ In both cases applications return to A by `failover B->A`.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final
@@ -103,6 +103,11 @@ def failback(config: FlowConfig, reverse: FlowConfig, options: FailbackOptions) 
         lost = target_problems(sides.pair.target, [one for one in partitions if one.topic in unnamed])
         problems += [f"{one}. {reverse.pair} cannot start after them, and nothing was changed" for one in lost]
         starts: list[StartEvidence] = []
+        unknown = {one.topic: one for one in partitions if one.topic in unnamed - again and one.target_offset is None}
+        left_out = _unknown_starts(sides, reverse, unknown.values())
+        if left_out and not unnamed - unknown.keys():
+            raise Refused(f"{left_out[0][0].upper()}{left_out[0][1:]}.")
+        unnamed -= unknown.keys()
         if unnamed:
             check_reverse_names(sides, reverse, unnamed)
             turned = [one for one in partitions if one.topic in unnamed]
@@ -135,7 +140,7 @@ def failback(config: FlowConfig, reverse: FlowConfig, options: FailbackOptions) 
             starts=starts,
             divergent=[one.to_json() for one in divergence.ranges],
             done=done,
-            problems=problems,
+            problems=[*problems, *left_out],
             advice=_advice(sides, reverse, tail, renamed, unnamed, partitions, way_back),
             way_back=way_back.topics,
         )
@@ -198,6 +203,15 @@ def _tail_problems(
     return problems
 
 
+def _unknown_starts(sides: Sides, reverse: FlowConfig, unknown: Iterable[PartitionEvidence]) -> list[str]:
+    """Messages about topics that the opposite flow cannot take over; it takes over the others."""
+    return [
+        f"the end of the records from {sides.pair.source} in {one.target} is unknown, and so is the start position of {reverse.pair}: set it "
+        f"with PATCH /connectors/{SOURCE_NAME}/offsets"
+        for one in unknown
+    ]
+
+
 class _FlowReversal:
     """Makes the opposite flow copy topics that have the same name on both clusters."""
 
@@ -220,12 +234,6 @@ class _FlowReversal:
         self._wanted = {
             one.source: None if one.topic in from_beginning else one.target_offset or 0 for one in partitions
         }
-        for one in partitions:
-            if one.target_offset is None and one.topic not in from_beginning:
-                raise Refused(
-                    f"The end of the records from {sides.pair.source} in {one.target} is unknown, and so is the start position of {reverse.pair}: "
-                    "set it with PATCH /connectors/MirrorSourceConnector/offsets."
-                )
 
     def starts(self, before: Sequence[StartEvidence] | None = None) -> list[StartEvidence]:
         """The wanted start offset of each partition, and the one currently stored.

@@ -59,7 +59,7 @@ def partitions_of(
     failover waits for the flow.
     """
     entries = [entry for tp in chosen if (entry := sides.ledger.entry(tp)) is not None]
-    entries = _without_undone(sides, entries)
+    entries = [_with_first_offset(sides, entry) for entry in _without_undone(sides, entries)]
     end_answers = {} if sides.source is None else source_ends(sides, [entry.source for entry in entries])
     target_answers = _ends(sides.target, [entry.target for entry in entries])
     target_ends = _known(target_answers)
@@ -144,7 +144,7 @@ def _progress_questions(
             own_end=None if sources[entry.target] == 1 else -1,
         )
         for entry in entries
-        if entry.session is not None and entry.target in target_ends and not is_paused(entry)
+        if entry.session is not None and entry.target in target_ends and not _is_final(entry)
     }
 
 
@@ -203,9 +203,16 @@ def _target_error(entry: LedgerEntry, topic: TopicInfo | KafkaFailure, end: int 
 
 
 def is_paused(entry: LedgerEntry) -> bool:
-    """Whether the task has paused the partition and all that it had read is on the target. The ledger is then final."""
+    """Whether the task has paused the partition and all that it had read is on the target."""
     condition = entry.condition
     return condition is not None and condition.state == PartitionState.PAUSED and entry.mark.source >= condition.offset
+
+
+def _is_final(entry: LedgerEntry) -> bool:
+    """Whether no record of the flow is on the target after the entry's mark. A pause without an offset does not show this: records of a
+    process that was killed may be there, which the task has not read past (`Cursor.is_end_known`).
+    """
+    return is_paused(entry) and entry.condition is not None and entry.condition.offset >= 0
 
 
 def source_ends(sides: Sides, chosen: Sequence[TopicPartition]) -> dict[TopicPartition, int | KafkaFailure]:
@@ -313,3 +320,13 @@ def _without_undone(sides: Sides, entries: Sequence[LedgerEntry]) -> list[Ledger
         topic = sides.config.worker["offset.storage.topic"]
         committed = next_offsets(cluster, topic, sides.pair.source, READ_S)
     return [entry.undone() if entry.is_undone(committed.get(entry.source)) else entry for entry in entries]
+
+
+def _with_first_offset(sides: Sides, entry: LedgerEntry) -> LedgerEntry:
+    """The entry of a partition of which nothing was ever copied, with target offset 0: transactions learn the target offset of a mark from
+    their first record. A position that was committed before may be Java's, or a user's after records were copied.
+    """
+    is_first = entry.session is None and entry.previous is None and not entry.mark.records
+    if entry.mark.target >= 0 or not is_first or any(chunk.segments for chunk in sides.ledger.chunks(entry.source)):
+        return entry
+    return entry.replace(mark=entry.mark._replace(target=0))

@@ -207,20 +207,32 @@ class Commits:
         if cursor.window.position >= 0:
             self._known.pop(tp, None)
             self._write(cursor, self.entry(cursor))
-        elif cursor.stopped:
+        else:
             self._write_unbegun(cursor)
 
     def _write_unbegun(self, cursor: Cursor) -> None:
-        """Write why a partition has stopped before copying began. Nothing else is known of it than before."""
+        """Write why a partition has stopped, or is paused, before copying began. Nothing else is known of it than before.
+
+        A paused partition without an entry gets none: an entry would claim that copying has begun.
+        """
         part, stop = cursor.spec, cursor.conditions.stop
+        lasting = cursor.current_condition() if stop is None else stop
+        if stop is None and (cursor.conditions.paused is None or cursor.partition not in self._known):
+            return
         unbegun = LedgerEntry(part.topic, part.partition, part.remote_topic, Mark(0, -1, 0), is_unbegun=True)
         known = self._known.get(cursor.partition, unbegun)
         before = known.condition
-        if stop is not None and before is not None and (stop.state, stop.reason) == (before.state, before.reason):
-            cursor.conditions.stop = stop = before  # it has lasted since then
+        if (
+            lasting is not None
+            and before is not None
+            and (lasting.state, lasting.reason) == (before.state, before.reason)
+        ):
+            lasting = before  # it has lasted since then; of a pause, also how far copying had come
+            if stop is not None:
+                cursor.conditions.stop = before
         self._written[cursor.partition] = state_of(cursor)
-        if stop != before:
-            self._known[cursor.partition] = entry = known.replace(condition=stop)
+        if lasting != before:
+            self._known[cursor.partition] = entry = known.replace(condition=lasting)
             self._positions.put_condition(entry)
 
     def _write(self, cursor: Cursor, entry: LedgerEntry) -> None:
@@ -338,7 +350,7 @@ class TransactionCommits(Commits):
         if self._ledger is None:
             return
         for tp, cursor in self._cursors.items():
-            if cursor.window.position < 0 and cursor.stopped and self._written.get(tp) != state_of(cursor):
+            if cursor.window.position < 0 and self._written.get(tp) != state_of(cursor):
                 self._commit_one(cursor)
             stands = cursor.window.position >= 0 and cursor.window.position == (self._positions.committed.get(tp) or 0)
             if stands and not self._positions.busy(tp) and self._written.get(tp) != state_of(cursor):

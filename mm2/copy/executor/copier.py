@@ -179,7 +179,7 @@ class Copier:
         source, sink, tasks = self._source, self._sink, BackgroundTasks(link)
         self._sessions = sessions = SessionTable(spec, self._changer)
         self._commits = commits = self._make_commits(offsets_partitions)
-        new_sessions = NewSessions(spec, link, tasks, endpoints, cursors, sessions, commits.then)
+        self._new_sessions = new_sessions = NewSessions(spec, link, tasks, endpoints, cursors, sessions, commits.then)
         source_admin = Admin(endpoints.source_cluster)
         losses = Losses(spec, tasks, source, source_admin, sessions, new_sessions, self._call, commits.then)
         self._tasks = tasks
@@ -403,6 +403,7 @@ class Copier:
                 cursor.pause(*wanted[tp])
             elif cursor.conditions.paused is not None:
                 cursor.resume()
+                self._new_sessions.resume(tp)
         self._source.reconsider(self._cursors)
 
     def _has_room(self) -> bool:

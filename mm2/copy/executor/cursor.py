@@ -295,7 +295,15 @@ class Cursor:
         """Whether its state does not change before `Owner.wake`: nothing is in flight, and it waits for nothing."""
         is_lasting = self.conditions.stop is not None or self.conditions.paused is not None
         is_waiting = self.high_watermark > self.offset and not is_lasting  # the state may depend on the time
-        return not (is_waiting or self.suspended or self.window.entries) and self.outbox.idle
+        is_suspended = self.suspended and not (self.window.position < 0 and self.conditions.paused is not None)
+        return not (is_waiting or is_suspended or self.window.entries) and self.outbox.idle
+
+    @property
+    def is_end_known(self) -> bool:
+        """Whether the mark will be the end of the flow's records on the target when all that was read is acknowledged. It is not
+        before copying has begun, or while records of a predecessor after it are still to be read past.
+        """
+        return self.window.position >= 0 and not self.predecessor.remaining and self.outgoing.there is None
 
     @property
     def has_ended(self) -> bool:
@@ -456,6 +464,8 @@ class Cursor:
             self.gaps.begin(is_clean=is_clean)
         self.predecessor.begin(mark.records, skip, there)
         self.suspended = False
+        if (paused := self.conditions.paused) is not None:
+            self.conditions.paused = paused._replace(offset=mark.source)  # nothing behind it has been read
 
     def lead_in(self, first: int) -> None:
         """Continue at source offset ``first``, where copying begins. Where offsets are preserved, those before it are filled."""
@@ -610,9 +620,10 @@ class Cursor:
     def current_condition(self) -> PartitionCondition | None:
         """Why it cannot continue now; None if it can."""
         conditions = self.conditions
-        lasting = conditions.stop or conditions.paused
-        if lasting is not None:
-            return lasting
+        if conditions.stop is not None:
+            return conditions.stop
+        if conditions.paused is not None:
+            return conditions.paused if self.is_end_known else conditions.paused._replace(offset=-1)
         last_error = self.outbox.last_error if self.dead_letter_outbox is None else self.dead_letter_outbox.last_error
         if last_error is not None:
             conditions.set_write(last_error, self.partition, self.window.position)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, TypeVar
 
 import structlog
 
@@ -25,6 +25,7 @@ from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.structs import EARLIEST, LATEST, OffsetInfo, ProducerIdentity, TopicPartition
 
+_Position = TypeVar("_Position", int, int | None)
 _RETRY_S: Final = 0.25
 _FRESH_RETRY_S: Final = 0.5
 _UNCOMPARED: Final = (
@@ -61,6 +62,7 @@ class NewSessions:
         self._preserved = PreservedStarts(
             endpoints, spec.source_alias, spec.target_alias, is_changed=spec.changes is not None
         )
+        self._parked: dict[TopicPartition, int] = {}  # where paused partitions begin, see `resume`
         #: Called for each cursor that begins to copy in transactions, before anything of it is read.
         self.on_transactions: Callable[[Cursor], None] = lambda _cursor: None
         self._log = structlog.get_logger(__name__)
@@ -69,6 +71,7 @@ class NewSessions:
         """Open a session for each of these partitions, under the rules of this job, or begin transactions; None: at the
         offset given by auto.offset.reset.
         """
+        positions = self._not_paused(positions)
         for tp in positions:
             cursor = self._cursors[tp]
             # A session with other rules, whose records were skipped under them, ends here.
@@ -77,6 +80,31 @@ class NewSessions:
             cursor.changes = self._sessions.changes
             self._source.isolate(tp, committed=False)
         self._tasks.spawn(self._open(positions))
+
+    def resume(self, partition: TopicPartition) -> None:
+        """Open what `open` has left out because the partition was paused."""
+        position = self._parked.pop(partition, None)
+        if position is not None:
+            self.open({partition: position})
+
+    def _not_paused(self, positions: Mapping[TopicPartition, _Position]) -> dict[TopicPartition, _Position]:
+        """Those of these partitions that are not paused. The others begin when they are resumed.
+
+        A session that is opened at a position names the target's end as the end of what was copied. While applications write to
+        the remote topic, which a pause permits, this end is another one.
+        """
+        found = {}
+        for tp, position in positions.items():
+            cursor = self._cursors[tp]
+            if position is None or cursor.conditions.paused is None:
+                found[tp] = position
+                continue
+            self._parked[tp] = position
+            if cursor.window.position >= 0:
+                mark = cursor.window.mark
+                cursor.begin(mark if mark.source == position else Mark(position, -1, 0))
+                cursor.suspended = True
+        return found
 
     def open_named(self, positions: Mapping[TopicPartition, int]) -> None:
         """Start partitions without a session or a position at configured offsets; at the end of a log that ends before."""
@@ -213,7 +241,7 @@ class NewSessions:
     async def _open_preserved(self, positions: Mapping[TopicPartition, int]) -> None:
         """Start partitions with offset preservation at the end of their remote partitions."""
         waiting = dict(positions)
-        while waiting and not self._link.stop.is_set():
+        while (waiting := self._not_paused(waiting)) and not self._link.stop.is_set():
             cursors = {tp: self._cursors[tp] for tp in waiting}
             try:
                 identity = await self._call(new_producer, self._target_cluster)
@@ -221,7 +249,10 @@ class NewSessions:
                 starts = await self._call(self._preserved.find, cursors, wanted)
             except KafkaFailure as error:
                 starts = dict.fromkeys(cursors, error)
+            waiting = self._not_paused(waiting)
             for tp, start in starts.items():
+                if tp not in waiting:
+                    continue  # paused meanwhile
                 cursor = cursors[tp]
                 if isinstance(start, Comparing):
                     cursor.outbox.last_error = None
@@ -351,8 +382,9 @@ class NewSessions:
         return position
 
     async def _open_at(self, positions: Mapping[TopicPartition, int]) -> None:
+        positions = self._not_paused(positions)
         if any(tp in self._sessions.moved_from for tp in positions):
-            positions = await self._check_moved(positions)
+            positions = self._not_paused(await self._check_moved(positions))
         if self._spec.transactions is not None:
             for tp, position in positions.items():
                 self._leave_former_topic(self._cursors[tp], position)
@@ -374,7 +406,7 @@ class NewSessions:
             if ending is not None and ending.successor is not None and ending.end >= 0:  # all is known
                 self._open_one(self._cursors[tp], Mark(waiting.pop(tp), ending.end, 0), ending.successor)
         refused_since: float | None = None
-        while waiting and not self._link.stop.is_set():
+        while (waiting := self._not_paused(waiting)) and not self._link.stop.is_set():
             targets: dict[TopicPartition, list[TopicPartition]] = {}
             for tp in waiting:
                 targets.setdefault(self._cursors[tp].outbox.partition, []).append(tp)
@@ -395,11 +427,14 @@ class NewSessions:
                         return
                 await self._link.pause(_RETRY_S)
                 continue
+            waiting = self._not_paused(waiting)
             answers = [
                 (*one, end) for target, end in ends.items() for one in zip(targets[target], identities, strict=False)
             ]
             for tp, identity, end in answers:
                 cursor = self._cursors[tp]
+                if tp not in waiting:
+                    continue  # paused meanwhile
                 if isinstance(end, OffsetInfo):
                     self._open_one(cursor, Mark(waiting.pop(tp), end.offset, 0), identity)
                 elif end.is_final and not end.stale_metadata:

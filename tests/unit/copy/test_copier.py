@@ -203,12 +203,15 @@ def test_a_pause_message_replaces_all_pauses_and_the_source_reconsiders() -> Non
     one, two, source = Paused(), Paused(), Source()
     copier = Copier(ASSIGNMENT, 0)
     copier._source = cast(Any, source)
+    resumed: list[TopicPartition] = []
+    copier._new_sessions = cast(Any, SimpleNamespace(resume=resumed.append))
     copier._cursors.update(cast(Any, {TopicPartition("t", 0): one, TopicPartition("t", 1): two}))
     two.conditions.paused = "by an earlier message"
     copier._on_message({"type": "pause", "partitions": [["t", 0, "paused by ann", 5], ["another lane's", 0, "", 0]]})
     assert (one.conditions.paused, two.conditions.paused) == (("paused by ann", 5), None)
     copier._on_message({"type": "pause", "partitions": []})
     assert (one.conditions.paused, source.asked) == (None, [*copier._cursors] * 2)
+    assert resumed == [TopicPartition("t", 1), TopicPartition("t", 0)]
 
 
 class Entries:

@@ -238,6 +238,44 @@ def test_a_clean_hand_off_continues_immediately() -> None:
 
 
 @pytest.mark.parametrize(
+    "start",
+    [
+        pytest.param(Start(50, 50, ENTRY.replace(session=dataclasses.replace(SESSION, rules=COMMITTED))), id="rules"),
+        pytest.param(Start(50, 50, ENTRY.replace(session=None)), id="position"),
+        pytest.param(Start(None), id="new"),
+    ],
+)
+@pytest.mark.parametrize(
+    "changes", [{}, {"transactions": TransactionsSpec("t", 60_000)}], ids=["sessions", "transactions"]
+)
+def test_a_paused_partition_opens_no_session_before_it_is_resumed(start: Start, changes: dict[str, Any]) -> None:
+    """It would begin at the end of the remote topic, to which applications write while it is promoted."""
+    scene = Scene(**changes)
+    scene.standings = [TargetProgress(50, 180, 4)]
+    scene.cursor.pause("promoted", 5)
+    play(scene, lambda: scene.begin(start))
+    assert (scene.cursor.window.position, scene.sessions.current, scene.committed) == (-1, {}, [])
+    assert scene.cursor.current_state() == PartitionCondition("PAUSED", "promoted", -1, 5)
+    scene.cursor.resume()
+    play(scene, lambda: scene.new_sessions.resume(TP))
+    assert scene.cursor.window.position == (3 if start.position is None else 50)
+    assert scene.reading == [scene.cursor]
+
+
+def test_a_paused_partition_names_no_end_while_records_of_a_predecessor_are_behind_its_mark() -> None:
+    scene = Scene()
+    scene.standings = [TargetProgress(57, 157, 4, (FoundBatch(50, 150, 7),))]
+    scene.cursor.pause("promoted", 5)
+    play(scene, lambda: scene.begin(Start(50, 40, ENTRY)))
+    assert scene.cursor.current_state().offset == -1
+    settled = Scene()
+    settled.standings = [TargetProgress(50, 150, 4)]
+    settled.cursor.pause("promoted", 5)
+    play(settled, lambda: settled.begin(Start(50, 40, ENTRY)))
+    assert settled.cursor.current_state().offset == 50
+
+
+@pytest.mark.parametrize(
     ("end", "found"),
     [(157, [FoundBatch(50, 150, 7)]), (160, [FoundBatch(50, 150, 2), FoundBatch(52, 155, 5)])],
 )

@@ -158,7 +158,9 @@ def seen(
         return SimpleNamespace(list_offsets=list_offsets, describe_topics=lambda names: dict.fromkeys(names, info))
 
     sides: Any = SimpleNamespace(
-        ledger=SimpleNamespace(entry=lambda _: entry, written_ms=lambda _: 5_000, notes=lambda _: notes or {}),
+        ledger=SimpleNamespace(
+            entry=lambda _: entry, written_ms=lambda _: 5_000, notes=lambda _: notes or {}, chunks=lambda _: []
+        ),
         source=None if source_end is None else admin(source_end, "source"),
         pair=SimpleNamespace(source="A", target="B"),
         target=admin(target_end, "target"),
@@ -184,6 +186,41 @@ def test_records_of_others_in_place_of_lost_ones_are_not_copied_ones(
 
 def paused(offset: int) -> PartitionCondition:
     return PartitionCondition("PAUSED", "promoted, until mm2 failback", offset, 9_000)
+
+
+@pytest.mark.parametrize(("condition", "end"), [(paused(-1), 97), (paused(90), 90)], ids=["not read past", "read past"])
+def test_a_pause_is_final_only_where_the_records_of_a_predecessor_were_read_past(
+    monkeypatch: pytest.MonkeyPatch, condition: PartitionCondition, end: int
+) -> None:
+    """A process that was killed has left 7 records after the position; the task that follows has only paused."""
+    asked: list[TopicPartition] = []
+
+    def progress(_self: object, questions: Mapping[TopicPartition, ProgressQuestion]) -> Any:
+        asked.extend(questions)
+        return {tp: TargetProgress(97, 97, 5) for tp in questions}
+
+    monkeypatch.setattr(_Target, "progress", progress)
+    monkeypatch.setattr(_Target, "end_of", lambda *_: 97, raising=False)
+    entry = LedgerEntry("t", 0, "A.t", Mark(90, 90, 90), session=SESSION, end=97, condition=condition)
+    found = seen(monkeypatch, entry, 147, source_end=97)
+    assert (found.target_offset, found.others, len(asked)) == (end, 147 - end, int(end == 97))
+
+
+@pytest.mark.parametrize(
+    ("changes", "end"),
+    [
+        ({}, 0),
+        ({"previous": 40}, None),  # Java, or a user, has written the position
+        ({"mark": Mark(40, -1, 0), "previous": 40}, None),
+        ({"mark": Mark(40, -1, 5)}, None),
+    ],
+    ids=str,
+)
+def test_of_what_was_never_copied_in_transactions_the_end_on_the_target_is_0(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], end: int | None
+) -> None:
+    entry = LedgerEntry("t", 0, "A.t", Mark(0, -1, 0), condition=paused(0)).replace(**changes)
+    assert seen(monkeypatch, entry, 50, source_end=0).target_offset == end
 
 
 def test_a_remote_topic_that_was_created_again_does_not_have_what_was_copied(monkeypatch: pytest.MonkeyPatch) -> None:
