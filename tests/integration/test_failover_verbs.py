@@ -15,13 +15,14 @@ from confluent_kafka import Consumer
 
 from mm2.copy.ledger import LEDGER_CONFIGS, chunk_record, entry_record, ledger_topic
 from mm2.copy.segments import Segment, SegmentChunk
-from mm2.copy.session import LedgerEntry, Mark
+from mm2.copy.session import LedgerEntry, Mark, Session
 from mm2.failover.copy_control import stop_copying
 from mm2.failover.sides import Sides
+from mm2.kafka.structs import ProducerIdentity
 from mm2.mirror.formats import Checkpoint
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.asking import asked, terminal
-from tests.integration.copy_flow import producer_of
+from tests.integration.copy_flow import batches, producer_of
 from tests.integration.mirror_flow import commit, committed, create, write
 from tests.integration.mirror_process import ROOT, ends, table, write_config
 from tests.support.waiting import PATIENCE, wait_until
@@ -448,3 +449,45 @@ def test_under_identity_naming_the_reverse_flow_starts_after_the_copied_records(
     assert f"done: {back} had already taken over 1 topic, first {topic}" in out.splitlines()
     (note,) = [value for key, (value, _) in table(kafka_b, ledger_topic(a)).items() if b'"promoted"' in key]
     assert json.loads(note or b"")["turned"]
+
+
+@pytest.mark.parametrize("missing", [300, 0])
+def test_each_source_partition_of_a_merge_has_its_own_evidence(
+    kafka_a: LocalKafka,
+    kafka_b: LocalKafka,
+    unique: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    missing: int,
+) -> None:
+    """Given two topics that are merged, of which one has records that were not copied, or none has; validates both, by the
+    counts of their own sessions: 10 and 500 records.
+    """
+    counts, remote = {f"t1-{unique}": 10, f"t2-{unique}": 500}, f"t-{unique}-all"
+    file = properties(tmp_path, unique, kafka_a.bootstrap, kafka_b.bootstrap, topics=f"t.-{unique}")
+    create(kafka_b, remote)
+    rows, at = [], 0
+    create(kafka_b, ledger_topic(unique), config=LEDGER_CONFIGS)
+    for topic, count in counts.items():
+        create(kafka_a, topic)
+        write(kafka_a, topic, [(None, NUMBER)] * count, 0)
+        copier = producer_of(kafka_b, **{"enable.idempotence": True})
+        for _ in range(count):
+            copier.produce(remote, NUMBER, partition=0)
+        assert copier.flush(60) == 0
+        header = batches(kafka_b, remote)[-1][0]
+        session = Session(ProducerIdentity(header.producer_id, header.producer_epoch), Mark(0, at, 0))
+        at += count
+        rows.append(
+            entry_record(LedgerEntry(topic, 0, remote, Mark(count, at, count), count, session=session, end=count))
+        )
+    write(kafka_b, ledger_topic(unique), [(row.key, row.value) for row in rows], 0)
+    first = next(iter(counts))
+    write(kafka_a, first, [(None, NUMBER)] * missing, 0)
+    code, out, err = asked(capsys, "failover", file, f"{unique}->B", "--dry-run", "--json")
+    document = json.loads(out)
+    found = [(one["missing"], one["unmarked"], one["target_trouble"], one["others"]) for one in document["partitions"]]
+    assert (found, err) == ([(missing, 0, "", 0), (0, 0, "", 0)], "")
+    assert (document["records_at_risk"], code) == (missing, 1 if missing else 0)
+    code, _, err = asked(capsys, "failover", file, f"{unique}->B", "--wait", "1", "--yes")
+    assert (code, f"{missing} records are left to copy" in err) == ((2, True) if missing else (0, False)), err
