@@ -260,16 +260,16 @@ def _write_each(out: TextIO, report: FailoverReport, source: str, target: str) -
 def _of_these(one: PartitionEvidence) -> str:
     """How many records of the range would be copied, if the flow changes or drops records."""
     if not one.is_changed:
-        is_each = one.tail is None or one.missing.exact == one.uncopied
+        is_each = one.tail is None or one.missing_after.exact == one.uncopied
         return (
             ""
             if is_each
-            else f", {one.missing.of('record')} to be copied{f': {one.tail_note}' if one.tail_note else ''}"
+            else f", {one.missing_after.of('record')} to be copied{f': {one.tail_note}' if one.tail_note else ''}"
         )
     if one.dropped is not None:
-        return f", {one.missing.of('record')} to be copied and {one.dropped:,} to be dropped"
+        return f", {one.missing_after.of('record')} to be copied and {one.dropped:,} to be dropped"
     why = one.tail_note or "which of them the transformations would drop is not known"
-    return f", {one.missing.of('record')} to be copied: {why}"
+    return f", {one.missing_after.of('record')} to be copied: {why}"
 
 
 def _left(report: FailoverReport, source: str, target: str) -> str:

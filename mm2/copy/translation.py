@@ -125,6 +125,16 @@ class Translation:
         """The oldest segment."""
         return self._segments[0] if self._segments else None
 
+    @property
+    def on_target(self) -> list[tuple[int, int]]:
+        """The target offsets that are known to have copied records, as (first, after) in order."""
+        return _merged((one.target, one.target_end) for one in self._segments)
+
+    @property
+    def on_source(self) -> list[tuple[int, int]]:
+        """The source offsets that are known to be copied, or to have no record to be copied, as (first, after) in order."""
+        return _merged([*((one.source, one.source_end) for one in self._segments), *self._gaps])
+
     def _in(self, run: _Pass, offset: int) -> TranslatedOffset:
         index = bisect_right(run.segments, offset, key=lambda segment: segment.source) - 1
         segment = run.segments[index]
@@ -247,6 +257,16 @@ def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             merged.append((first, after))
     return merged
+
+
+def holes(ranges: Iterable[tuple[int, int]], first: int, after: int) -> list[tuple[int, int]]:
+    """The offsets from ``first`` to ``after - 1`` that are in none of the ranges, in order."""
+    found = []
+    for start, end in _merged(ranges):
+        if first < min(start, after):
+            found.append((first, min(start, after)))
+        first = max(first, end)
+    return [*found, (first, after)] if first < after else found
 
 
 def _valid_segments(chunks: Sequence[SegmentChunk], mark: Mark) -> list[Segment]:

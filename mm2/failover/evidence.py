@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from mm2.kafka.structs import TopicPartition
 from mm2.reasons import WayBackCode
@@ -91,6 +91,21 @@ class SourceTail:
     note: str = ""
 
 
+class ForeignRun(NamedTuple):
+    """Records of other producers at offsets ``first .. after-1`` of a copy, which no flow copies."""
+
+    first: int
+    after: int
+    records: int
+
+    def __str__(self) -> str:
+        last = self.after - 1
+        return f"offset {self.first}" if self.first == last else f"offsets {self.first}-{last}"
+
+    def to_json(self) -> dict[str, int]:
+        return {"first": self.first, "last": self.after - 1, "records": self.records}
+
+
 @dataclass(frozen=True, slots=True)
 class OtherLog:
     """The source partition has another log than the one that was copied, which starts at ``start``; ``reason`` is a message.
@@ -120,6 +135,8 @@ class PartitionEvidence:
     - ``is_changed``: the flow has transformations or converters, so not each source offset needs a record on the target.
     - ``other_log``: why the positions of the ledger are not those of the source's log.
     - ``tail``: what the source has after the records on the target, if it was counted.
+    - ``foreign_on_source``, ``foreign_on_target``: records of other producers before ``copied``, and before ``target_offset``, that no
+      flow copies (`mm2.failover.foreign`).
     """
 
     topic: str
@@ -141,6 +158,8 @@ class PartitionEvidence:
     is_changed: bool = False
     other_log: OtherLog | None = None
     tail: SourceTail | None = None
+    foreign_on_source: tuple[ForeignRun, ...] = ()
+    foreign_on_target: tuple[ForeignRun, ...] = ()
 
     @property
     def source(self) -> TopicPartition:
@@ -165,7 +184,18 @@ class PartitionEvidence:
         return self.copied + self.unmarked if self.other_log is None else self.other_log.start
 
     @property
+    def is_never_copied(self) -> bool:
+        """Whether the flow copies nothing of the topic, since the opposite flow does, and the source has records that came from neither."""
+        return self.target_offset is None and bool(self.foreign_on_source)
+
+    @property
     def missing(self) -> RecordCount:
+        """The records that are on the source only: `missing_after`, and those of other producers before the position."""
+        foreign = sum(run.records for run in self.foreign_on_source)
+        return self.missing_after + RecordCount(foreign, foreign)
+
+    @property
+    def missing_after(self) -> RecordCount:
         """The records of the source that are not on the target and would be copied.
 
         Only offsets that were counted on the source are known to have a record for the target. Without transformations, all offsets
@@ -199,6 +229,8 @@ class PartitionEvidence:
     @property
     def missing_note(self) -> str:
         """What to know of the number of missing records."""
+        if self.foreign_on_source and not self.missing_after:
+            return f"not copied: {self.foreign_on_source[0]}, which came neither from the target nor are copied to it"
         return self.tail_note if self.other_log is None else self.other_log.reason
 
     @property
@@ -213,7 +245,7 @@ class PartitionEvidence:
         """The records after ``next_offset`` that the flow will not copy; None: not counted."""
         if not self.is_changed or not self.uncopied:
             return 0
-        is_counted = self.tail is not None and self.missing.exact is not None
+        is_counted = self.tail is not None and self.missing_after.exact is not None
         return self.tail.dropped if is_counted and self.tail is not None else None
 
     def to_json(self) -> dict[str, Any]:
@@ -235,6 +267,8 @@ class PartitionEvidence:
             "target_offset": self.target_offset,
             "target_end": self.target_end,
             "others": self.others,
+            "foreign_on_source": [run.to_json() for run in self.foreign_on_source],
+            "foreign_on_target": [run.to_json() for run in self.foreign_on_target],
             "unmarked": self.unmarked,
             "state": self.state,
             "note": self.note,

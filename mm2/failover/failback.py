@@ -19,7 +19,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from mm2.config.worker_keys import storage_topics
@@ -38,10 +38,12 @@ from mm2.failover.evidence import (
     missing_records,
     target_problems,
 )
+from mm2.failover.foreign import foreign_records, where
 from mm2.failover.groups import Choice
 from mm2.failover.leaving import unknown_ends_error
 from mm2.failover.partitions import chosen_partitions, last_contact_ms, partitions_of
 from mm2.failover.sides import READ_S, SOURCE_NAME, WRITE_S, FlowConfig, Refused, Sides, now_ms
+from mm2.failover.uncopied import uncopied
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.partitioner import partition_for
@@ -96,9 +98,24 @@ def failback(config: FlowConfig, reverse: FlowConfig, options: FailbackOptions) 
         tail = [
             one for one in partitions if one.missing and not promotions[one.topic].turned and one.topic not in again
         ]
+        new = uncopied(sides, options.choice)
+        unknown = [one for one in new.partitions if one.topic in unnamed | renamed]
+        tail += unknown
         done: list[str] = []
-        problems: list[str] = [] if options.keep else _tail_problems(sides, partitions, tail)
+        problems: list[str] = [] if options.keep else _tail_problems(sides, [*partitions, *unknown], tail, new.error)
         problems += divergence.problems(keep=options.keep)
+        notes, foreign = [], foreign_records(sides, [one for one in open_ones if one.topic not in again], Side.TARGET)
+        if foreign:
+            source, target = config.pair.source, config.pair.target
+            notes.append(
+                f"on {target} only: {where(foreign)}: other producers wrote them before the last record from {source}, where "
+                f"{reverse.pair} starts, so it does not copy them"
+            )
+            partitions = [replace(one, foreign_on_target=foreign.get(one.source, ())) for one in partitions]
+            if not options.keep:
+                problems.append(
+                    f"{notes.pop()}, and nothing was changed: check these records, then use --divergent keep"
+                )
         # Where the opposite flow starts after the copied records, they have to be there.
         lost = target_problems(sides.pair.target, [one for one in partitions if one.topic in unnamed])
         problems += [f"{one}. {reverse.pair} cannot start after them, and nothing was changed" for one in lost]
@@ -136,9 +153,10 @@ def failback(config: FlowConfig, reverse: FlowConfig, options: FailbackOptions) 
             now_ms(),
             "",
             contact_ms,
-            partitions,
+            [*partitions, *unknown],
             starts=starts,
             divergent=[one.to_json() for one in divergence.ranges],
+            notes=notes,
             done=done,
             problems=[*problems, *left_out],
             advice=_advice(sides, reverse, tail, renamed, unnamed, partitions, way_back),
@@ -188,7 +206,7 @@ def check_reverse_names(sides: Sides, reverse: FlowConfig, topics: Collection[st
 
 
 def _tail_problems(
-    sides: Sides, partitions: Sequence[PartitionEvidence], tail: Sequence[PartitionEvidence]
+    sides: Sides, partitions: Sequence[PartitionEvidence], tail: Sequence[PartitionEvidence], unlisted: str
 ) -> list[str]:
     """Messages about records that are, or may be, on the source only."""
     problems = []
@@ -198,7 +216,7 @@ def _tail_problems(
             f"on {sides.pair.source} only: {records} in {counted(len(tail), 'partition')}, and nothing was changed: check these "
             "records, then use --divergent keep"
         )
-    if error := unknown_ends_error(sides, partitions):
+    if error := unlisted or unknown_ends_error(sides, partitions):
         problems.append(f"{error}, and nothing was changed: fix the cause, or use --divergent keep")
     return problems
 

@@ -140,7 +140,7 @@ class _Result:
 
 def _preview(sides: Sides, before: Before, groups: Groups, options: FailoverOptions) -> _Result:
     """What the command would do. Raises KafkaFailure."""
-    result = _Result(before.partitions, groups.found(), before.notes)
+    result = _Result(before.partitions, groups.found(before.partitions), before.notes)
     result.done += to_allow(sides, denials_of(sides, before.topics))
     result.done += _no_groups_message(result.groups)
     result.problems += target_problems(sides.pair.target, before.partitions)
@@ -171,7 +171,7 @@ def _execute(sides: Sides, before: Before, groups: Groups, options: FailoverOpti
             after, late = after_stop(sides, before, options.choice, leave_behind=options.leave_behind)
             result.partitions, result.notes = after.partitions, after.notes
             result.problems += late
-            result.groups = groups.write(groups.found())
+            result.groups = groups.write(groups.found(after.partitions))
             result.done += _no_groups_message(result.groups)
         except KafkaFailure as failure:
             result.problems.append(f"the offsets of groups may not be committed, run the command again: {failure}")

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from mm2.config.java_regex import JavaPattern
 from mm2.copy.translation import Translation
-from mm2.failover.evidence import FoundBy, GroupEvidence, Outcome
+from mm2.failover.evidence import FoundBy, GroupEvidence, Outcome, PartitionEvidence
 from mm2.failover.sides import READ_S, Sides, check_leader
 from mm2.kafka.admin import Admin
 from mm2.kafka.errors import KafkaFailure, value_of
@@ -88,8 +88,12 @@ class Groups:
         self._untyped: frozenset[str] = frozenset()  # it is not known whether they are share groups
         self._logs: dict[TopicPartition, tuple[int, int]] = {}  # start and end of the target's, as far as known
 
-    def found(self) -> list[GroupEvidence]:
-        """All selected groups in all partitions with their offsets on the target; nothing is written."""
+    def found(self, partitions: Sequence[PartitionEvidence] = ()) -> list[GroupEvidence]:
+        """All selected groups in all partitions with their offsets on the target; nothing is written.
+
+        ``partitions``: what was copied of them, with the records that are on the source only.
+        """
+        foreign = {one.source: one for one in partitions if one.foreign_on_source}
         checkpoints = self._checkpoints()
         commits = self._of_checkpoints(checkpoints)
         if self._sides.source is None:
@@ -120,6 +124,7 @@ class Groups:
             found = self._translator.translate_group(committed, on_source, on_target)
             for tp, commit in sorted(offsets.items()):
                 row = self._evidence(group, tp, commit.offset, checkpoints, found[tp])
+                row = _not_past(row, foreign.get(tp))
                 rows.append(replace(row, offset_source=commit.told_by, metadata=commit.metadata))
         if self._sides.source is None:
             rows += self._of_merged(checkpoints)
@@ -456,6 +461,19 @@ class Groups:
                 log.start(READ_S)
             finally:
                 log.stop()
+
+
+def _not_past(row: GroupEvidence, partition: PartitionEvidence | None) -> GroupEvidence:
+    """The row, not as exact if the group's next records are on the source only, and without an offset in a topic that has none of them."""
+    if partition is None or row.translated is None:
+        return row
+    if partition.is_never_copied:
+        return replace(row, translated=None, found=FoundBy.NOTHING, reason=partition.missing_note)
+    run = next((one for one in partition.foreign_on_source if one.first <= row.source_offset < one.after), None)
+    if run is None:
+        return row
+    unread = f"its next records, up to offset {run.after - 1}, are on the source only"
+    return replace(row, found=FoundBy.CONSERVATIVE, reason=f"{row.reason}; {unread}" if row.reason else unread)
 
 
 def _routed_topics(sides: Sides) -> dict[str, str]:

@@ -9,12 +9,14 @@ from typing import Final, Self
 
 from mm2.copy.states import PartitionState
 from mm2.failover.evidence import FailoverReport, PartitionEvidence, counted, missing_records, target_problems
+from mm2.failover.foreign import ForeignRuns, foreign_records, where
 from mm2.failover.groups import Choice
 from mm2.failover.partitions import NothingChosen, chosen_partitions, partitions_of, source_ends
 from mm2.failover.sides import Refused, Sides
 from mm2.failover.uncopied import Uncopied, uncopied
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import TopicPartition
+from mm2.mirror.clients import Side
 
 _POLL_S: Final = 0.5
 _SHOWN: Final = 5
@@ -73,12 +75,15 @@ class Before:
         chosen, deselected = selected_partitions(sides, choice)
         found = partitions_of(sides, chosen)
         gone = {one.source for one in found if _is_gone_everywhere(sides, one)}
-        copied = [one for one in found if one.source not in gone]
+        new = uncopied(sides, choice)
+        copied, unread = _with_foreign(sides, [one for one in found if one.source not in gone])
         left_out = [
             *_left_out(f"not selected by {sides.pair} any more", deselected),
             *_left_out("deleted on both clusters", {tp.topic for tp in gone}),
+            *unread,
+            *_foreign_notes(sides, [*copied, *new.partitions]),
         ]
-        return cls([one.source for one in copied], copied, uncopied(sides, choice), left_out)
+        return cls([one.source for one in copied], copied, new, left_out)
 
     @property
     def partitions(self) -> list[PartitionEvidence]:
@@ -100,6 +105,47 @@ class Before:
         ]
         more = [f"and {counted(len(lost) - _SHOWN, 'more partition')} like this"] if len(lost) > _SHOWN else []
         return [*self.left_out, *never, *more, *self.new.notes, *([self.new.error] if self.new.error else [])]
+
+
+def _with_foreign(sides: Sides, partitions: Sequence[PartitionEvidence]) -> tuple[list[PartitionEvidence], list[str]]:
+    """The partitions with the records of other producers that no flow copies, and why these are not known."""
+    runs: dict[Side, ForeignRuns] = {}
+    unknown = []
+    for side in (Side.SOURCE, Side.TARGET):
+        try:
+            runs[side] = foreign_records(sides, partitions, side)
+        except KafkaFailure as failure:  # which must not prevent a failover
+            runs[side] = {}
+            unknown.append(
+                f"whether other producers wrote to the copies on {sides.clients.alias(side)} meanwhile is not known: {failure}"
+            )
+    found = [
+        replace(
+            one,
+            foreign_on_source=runs[Side.SOURCE].get(one.source, ()),
+            foreign_on_target=runs[Side.TARGET].get(one.source, ()),
+        )
+        for one in partitions
+    ]
+    return found, unknown
+
+
+def _foreign_notes(sides: Sides, partitions: Sequence[PartitionEvidence]) -> list[str]:
+    source, target = sides.pair.source, sides.pair.target
+    here = {one.source: one.foreign_on_source for one in partitions if one.foreign_on_source}
+    there = {one.source: one.foreign_on_target for one in partitions if one.foreign_on_target}
+    notes = []
+    if here:
+        notes.append(
+            f"on {source} only, and not copied by {sides.pair}: {where(here)}: other producers wrote them to copies of topics of {target}, or "
+            "these topics were created again there"
+        )
+    if there:
+        notes.append(
+            f"on {target} only: {where(there)}: other producers wrote them before the last record from {source}, or their "
+            f"topics were created again there; {target}->{source} will not copy them"
+        )
+    return notes
 
 
 def selected_partitions(sides: Sides, choice: Choice) -> tuple[list[TopicPartition], set[str]]:
@@ -173,9 +219,15 @@ def after_stop(sides: Sides, before: Before, choice: Choice, *, leave_behind: bo
     sides.refresh()
     # A pause hides when the end offset of a source that does not answer was known.
     known_ms = {one.source: one.end_ms for one in before.copied if not one.is_end_current}
+    foreign = {one.source: (one.foreign_on_source, one.foreign_on_target) for one in before.copied}
     copied = [
         one if one.is_end_current or one.end_ms is not None else replace(one, end_ms=known_ms.get(one.source))
         for one in partitions_of(sides, before.chosen)
+    ]
+    copied = [
+        replace(one, foreign_on_source=here, foreign_on_target=there)
+        for one in copied
+        for here, there in [foreign.get(one.source, ((), ()))]
     ]
     after = replace(before, copied=copied, new=uncopied(sides, choice))
     problems = target_problems(sides.pair.target, after.partitions)
@@ -227,7 +279,8 @@ def wait_until_copied(sides: Sides, choice: Choice, wait_s: float) -> None:
         is_behind = any(entry is not None and ends.get(tp, 0) > entry.mark.source for tp, entry in entries.items())
         is_unchanged = ends == previous
         new = uncopied(sides, choice) if is_unchanged and not is_behind and not error else Uncopied()
-        if is_unchanged and not is_behind and not error and not new.partitions:
+        awaited = [one for one in new.partitions if not one.is_never_copied]
+        if is_unchanged and not is_behind and not error and not awaited:
             return  # what is not known is refused later
         if time.monotonic() > deadline and (error or previous is not None):
             break  # not after one poll, which does not show whether the source changes
@@ -237,7 +290,7 @@ def wait_until_copied(sides: Sides, choice: Choice, wait_s: float) -> None:
     if error:
         raise Refused(f"{error}. Timed out after {wait_s:g} s, and nothing was changed.")
     # The ledger may be older than the records on the target, and the remaining ones may all be dropped.
-    found = behind([*partitions_of(sides, chosen), *new.partitions]) if is_unchanged else []
+    found = behind([*partitions_of(sides, chosen), *awaited]) if is_unchanged else []
     if found or not is_unchanged:
         left = missing_records(found)
         cause = (

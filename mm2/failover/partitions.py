@@ -67,21 +67,20 @@ def partitions_of(
     answers = source_answers(sides.ledger)
     with sides.client(Side.TARGET, ClientKind.CONSUMER) as cluster:
         look_up = TargetLookUp(cluster)
-        progress = look_up.progress(_progress_questions(entries, target_ends))
-        in_transactions = {
-            entry.target: entry.mark.target
-            for entry in entries
-            if entry.session is None and 0 <= entry.mark.target < target_ends.get(entry.target, 0)
-        }
+        progress = _progress(look_up, entries, target_ends)
+        in_transactions: dict[TopicPartition, int] = {}
+        for entry in entries:
+            if entry.session is None and 0 <= entry.mark.target < target_ends.get(entry.target, 0):
+                in_transactions[entry.target] = max(entry.mark.target, in_transactions.get(entry.target, 0))
         markers: Mapping[TopicPartition, int] = {}
         with suppress(KafkaFailure):  # without them, markers count as records of other producers
             markers = look_up.behind_markers(in_transactions)
         found = []
         digests: dict[TopicPartition, str] = {}
-        for written in entries:
-            entry, there = _newest_session(written, progress.get(written.target))
+        for written, answered in zip(entries, progress, strict=True):
+            entry, there = _newest_session(written, answered)
             reached = _target_offset(entry, there, look_up)
-            if entry.target in markers:
+            if entry.session is None and entry.target in markers:
                 reached = reached._replace(offset=markers[entry.target])
             answer = end_answers.get(entry.source)
             target_answer = target_answers[entry.target]
@@ -89,7 +88,17 @@ def partitions_of(
             known_end = _last_known_end(sides, entry, answers)
             found.append(_evidence(entry, answer, known_end, reached, target_answer, loss))
             digests[entry.source] = _changes_of(entry)
-    return _with_tails(sides, compared_with_source(sides, found, entries), digests, with_records=with_records)
+    found = compared_with_source(sides, _with_common_ends(found), entries)
+    return _with_tails(sides, found, digests, with_records=with_records)
+
+
+def _with_common_ends(partitions: Sequence[PartitionEvidence]) -> list[PartitionEvidence]:
+    """Source partitions that are merged have the same last record of the flow: that of the one copied last."""
+    offsets: dict[TopicPartition, list[int | None]] = {}
+    for one in partitions:
+        offsets.setdefault(one.target, []).append(one.target_offset)
+    ends = {tp: None if None in found else max(at for at in found if at is not None) for tp, found in offsets.items()}
+    return [dataclasses.replace(one, target_offset=ends[one.target]) for one in partitions]
 
 
 def _changes_of(entry: LedgerEntry) -> str:
@@ -127,14 +136,17 @@ class _TargetOffset(NamedTuple):
     error: str = ""
 
 
-def _progress_questions(
-    entries: Iterable[LedgerEntry], target_ends: Mapping[TopicPartition, int]
-) -> dict[TopicPartition, ProgressQuestion]:
-    """The partitions whose ledger entries may not be final, with what to look for on the target."""
-    entries = list(entries)
+def _progress(
+    look_up: TargetLookUp, entries: Sequence[LedgerEntry], target_ends: Mapping[TopicPartition, int]
+) -> list[TargetProgress | KafkaFailure | None]:
+    """The progress of each entry's session, in order; None: the entry is final, or its partition has no known end.
+
+    A look-up takes one session of a target partition at a time, and merged source partitions share it.
+    """
     sources = Counter(entry.target for entry in entries)
-    return {
-        entry.target: ProgressQuestion(
+    found: list[TargetProgress | KafkaFailure | None] = [None] * len(entries)
+    waiting = {
+        index: ProgressQuestion(
             entry.session.producer,
             entry.mark.records,
             entry.mark.target,
@@ -143,9 +155,15 @@ def _progress_questions(
             is_preserved=entry.is_preserved,
             own_end=None if sources[entry.target] == 1 else -1,
         )
-        for entry in entries
+        for index, entry in enumerate(entries)
         if entry.session is not None and entry.target in target_ends and not _is_final(entry)
     }
+    while waiting:
+        asked = {entries[index].target: index for index in waiting}
+        answers = look_up.progress({tp: waiting.pop(index) for tp, index in asked.items()})
+        for tp, index in asked.items():
+            found[index] = answers[tp]
+    return found
 
 
 def _last_known_end(sides: Sides, entry: LedgerEntry, answers: SourceAnswers) -> tuple[int | None, int | None]:

@@ -5,16 +5,18 @@ These are new topics and partitions, which the flow finds at its next refresh, a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from mm2.failover.evidence import PartitionEvidence
+from mm2.failover.foreign import foreign_records
 from mm2.failover.groups import Choice
 from mm2.failover.sides import OFFSETS_S, Sides
 from mm2.kafka.admin import Admin
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import EARLIEST, LATEST, OffsetInfo, TopicPartition
+from mm2.mirror.clients import Side
 from mm2.mirror.discovery import see_topics, vanished
 from mm2.mirror.ledgers import Ledgers
 from mm2.mirror.preparation import preparations
@@ -40,7 +42,8 @@ def uncopied(sides: Sides, choice: Choice) -> Uncopied:
     if sides.source is None:
         return _noted(sides, choice)
     try:
-        return Uncopied(_with_records(sides, sides.source, _selected(sides, sides.source, choice)))
+        selected, refused = _selected(sides, sides.source, choice)
+        return Uncopied([*_with_records(sides, sides.source, selected), *_never_copied(sides, sides.source, refused)])
     except KafkaFailure as failure:
         source = sides.pair.source
         return Uncopied(error=f"Cluster {source} answers but does not list all its topics: {str(failure).rstrip('.')}")
@@ -60,8 +63,11 @@ def _noted(sides: Sides, choice: Choice) -> Uncopied:
     return Uncopied(partitions, notes=[f"not copied: {over_limit}"] if over_limit else [])
 
 
-def _selected(sides: Sides, source: Admin, choice: Choice) -> list[TopicPartition]:
-    """The partitions that the flow would copy with regard to its filters and to replication loops. Raises KafkaFailure."""
+def _selected(sides: Sides, source: Admin, choice: Choice) -> tuple[list[TopicPartition], list[TopicPartition]]:
+    """The partitions that the flow would copy with regard to its filters, and those that it does not copy because of replication loops.
+
+    Raises KafkaFailure.
+    """
     selection, policy = sides.selection, sides.policy
 
     def is_chosen(topic: str) -> bool:
@@ -71,7 +77,7 @@ def _selected(sides: Sides, source: Admin, choice: Choice) -> list[TopicPartitio
     if seen.unknown:
         raise next(iter(seen.unknown.values()))
     known = set(sides.ledger.partitions())
-    new = seen.partitions.keys() - {tp.topic for tp in known}
+    new = unknown = seen.partitions.keys() - {tp.topic for tp in known}
     if new:
         ledgers = Ledgers(sides.clients, sides.target)
         provenance = Provenance(source, sides.target, selection, ledgers, RecurringErrors(), lambda _: False)
@@ -79,10 +85,24 @@ def _selected(sides: Sides, source: Admin, choice: Choice) -> list[TopicPartitio
     # The opposite flow copies these here.
     turned = {topic for topic, one in promoted(sides.ledger).items() if one.turned}
     copied = {tp.topic for tp in known} & seen.partitions.keys() - turned
-    partitions = [
-        TopicPartition(topic, number) for topic in sorted(new | copied) for number in range(seen.partitions[topic])
-    ]
-    return [tp for tp in partitions if tp not in known]
+
+    def partitions_of(topics: Collection[str]) -> list[TopicPartition]:
+        return [TopicPartition(topic, number) for topic in sorted(topics) for number in range(seen.partitions[topic])]
+
+    return [tp for tp in partitions_of(new | copied) if tp not in known], partitions_of(unknown - new)
+
+
+def _never_copied(sides: Sides, source: Admin, partitions: Sequence[TopicPartition]) -> list[PartitionEvidence]:
+    """Those with records that did not come from the target, of topics that the opposite flow copies to the source. Raises KafkaFailure."""
+    found = []
+    for tp, end in source.list_offsets(dict.fromkeys(partitions, LATEST), timeout_s=OFFSETS_S).items():
+        if isinstance(end, OffsetInfo):
+            remote = sides.selection.remote(tp.topic)
+            found.append(PartitionEvidence(*tp, remote, end.offset, None, end.offset, note=_NOTHING))
+        elif not vanished(end):
+            raise end
+    runs = foreign_records(sides, found, Side.SOURCE)
+    return [replace(one, foreign_on_source=runs[one.source]) for one in found if one.source in runs]
 
 
 def _with_records(sides: Sides, source: Admin, partitions: Sequence[TopicPartition]) -> list[PartitionEvidence]:

@@ -6,24 +6,28 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, TopicCollection
 from confluent_kafka import TopicPartition as ConfluentPartition
+from confluent_kafka.admin import NewPartitions
 
-from mm2.copy.ledger import LEDGER_CONFIGS, chunk_record, entry_record, ledger_topic
+from mm2.copy.ledger import LEDGER_CONFIGS, chunk_record, entry_record, ledger_topic, note_record
 from mm2.copy.segments import Segment, SegmentChunk
-from mm2.copy.session import LedgerEntry, Mark
+from mm2.copy.session import LedgerEntry, Mark, Session
 from mm2.failover.copy_control import stop_copying
 from mm2.failover.sides import Sides
+from mm2.kafka.structs import ProducerIdentity
 from mm2.mirror.formats import Checkpoint
+from mm2.mirror.ledgers import PROVENANCE_NOTE
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.asking import asked, terminal
-from tests.integration.copy_flow import admin_of, producer_of
-from tests.integration.mirror_flow import commit, committed, create, write
+from tests.integration.copy_flow import admin_of, batches, producer_of
+from tests.integration.mirror_flow import admin, commit, committed, create, partitions_of, write
 from tests.integration.mirror_process import ROOT, ends, table, write_config
 from tests.support.waiting import PATIENCE, wait_until
 
@@ -502,3 +506,208 @@ def test_under_identity_naming_the_reverse_flow_starts_after_the_copied_records(
     assert f"done: {back} had already taken over 1 topic, first {topic}" in out.splitlines()
     (note,) = [value for key, (value, _) in table(kafka_b, ledger_topic(a)).items() if b'"promoted"' in key]
     assert json.loads(note or b"")["turned"]
+
+
+@pytest.mark.parametrize("missing", [300, 0])
+def test_each_source_partition_of_a_merge_has_its_own_evidence(
+    kafka_a: LocalKafka,
+    kafka_b: LocalKafka,
+    unique: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    missing: int,
+) -> None:
+    """Given two topics that are merged, of which one has records that were not copied, or none has; validates both, by the
+    counts of their own sessions: 10 and 500 records.
+    """
+    counts, remote = {f"t1-{unique}": 10, f"t2-{unique}": 500}, f"t-{unique}-all"
+    file = properties(tmp_path, unique, kafka_a.bootstrap, kafka_b.bootstrap, topics=f"t.-{unique}")
+    create(kafka_b, remote)
+    rows, at = [], 0
+    create(kafka_b, ledger_topic(unique), config=LEDGER_CONFIGS)
+    for topic, count in counts.items():
+        create(kafka_a, topic)
+        write(kafka_a, topic, [(None, NUMBER)] * count, 0)
+        copier = producer_of(kafka_b, **{"enable.idempotence": True})
+        for _ in range(count):
+            copier.produce(remote, NUMBER, partition=0)
+        assert copier.flush(60) == 0
+        header = batches(kafka_b, remote)[-1][0]
+        session = Session(ProducerIdentity(header.producer_id, header.producer_epoch), Mark(0, at, 0))
+        at += count
+        rows.append(
+            entry_record(LedgerEntry(topic, 0, remote, Mark(count, at, count), count, session=session, end=count))
+        )
+    write(kafka_b, ledger_topic(unique), [(row.key, row.value) for row in rows], 0)
+    first = next(iter(counts))
+    write(kafka_a, first, [(None, NUMBER)] * missing, 0)
+    code, out, err = asked(capsys, "failover", file, f"{unique}->B", "--dry-run", "--json")
+    document = json.loads(out)
+    found = [(one["missing"], one["unmarked"], one["target_trouble"], one["others"]) for one in document["partitions"]]
+    assert (found, err) == ([(missing, 0, "", 0), (0, 0, "", 0)], "")
+    assert (document["records_at_risk"], code) == (missing, 1 if missing else 0)
+    code, _, err = asked(capsys, "failover", file, f"{unique}->B", "--wait", "1", "--yes")
+    assert (code, f"{missing} records are left to copy" in err) == ((2, True) if missing else (0, False)), err
+
+
+def test_records_on_the_copy_before_the_last_copied_one_are_not_taken_for_returned(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Given identity naming, and 10 records that applications wrote to the copy on B before its last record from A; validates that
+    each command names them, and that a group that has not read them is not reported as moved exactly.
+    """
+    topic, group, a, b = f"t-{unique}", f"g-{unique}", f"{unique}-a", f"{unique}-b"
+    there, back, early = f"{a}->{b}", f"{b}->{a}", f"10 records in 1 partition: t-{unique}-0: offsets 100-109"
+    file = identity_properties(tmp_path, (a, b), kafka_a, kafka_b, topic)
+    for broker, count in ((kafka_a, 101), (kafka_b, 111)):
+        create(broker, topic)
+        write(broker, topic, [(None, NUMBER)] * count, 0)
+    copied = LedgerEntry(topic, 0, topic, Mark(101, 111, 101), 101, end=101, foreign=10)
+    segments = [Segment(0, 0, 100), Segment(100, 110, 1)]
+    create(kafka_b, ledger_topic(a), config=LEDGER_CONFIGS)
+    write_ledger(kafka_b, a, copied, segments)
+    arguments = ("--wait", "1", "--yes", "--group", group, "--json")
+    code, out, err = asked(capsys, "failover", file, there, *arguments)
+    assert (code, err) == (0, "")
+    (note,) = json.loads(out)["notes"]
+    assert early in note, note
+    create(kafka_a, f"mm2-offsets.{b}.internal", 5, {"cleanup.policy": "compact"})
+    returned = LedgerEntry(topic, 0, topic, Mark(112, 102, 1), 112, end=112)
+    create(kafka_a, ledger_topic(b), config=LEDGER_CONFIGS)
+    write(kafka_b, topic, [(None, NUMBER)], 0)
+    code, out, err = asked(capsys, "failback", file, there, "--json")
+    document = json.loads(out)
+    assert (code, [start["offset"] for start in document["starts"]], err) == (1, [111], "")
+    (problem,) = document["problems"]
+    assert early in problem, problem
+    assert "use --divergent keep" in problem
+    assert ends(kafka_a, f"mm2-offsets.{b}.internal") == [0] * 5, "nothing was changed"
+    code, out, _ = asked(capsys, "failback", file, there, "--divergent", "keep", "--json")
+    document = json.loads(out)
+    assert (code, document["problems"], early in document["notes"][0]) == (0, [], True), document
+    # B->A has copied the record that was written later.
+    write(kafka_a, topic, [(None, NUMBER)], 0)
+    write_ledger(kafka_a, b, returned, [Segment(111, 101, 1)])
+    commit(kafka_b, group, {(topic, 0): 103})
+    code, _, err = asked(capsys, "failover", file, back, *arguments)
+    assert (code, f"has 10 records that are not on {a}" in err, "offsets 100-109" in err) == (2, True, True), err
+    code, out, _ = asked(capsys, "failover", file, back, *arguments, "--leave-behind")
+    document = json.loads(out)
+    assert (code, document["records_at_risk"]) == (0, 10), document
+    (row,) = document["groups"]
+    assert (row["translated"], row["found_by"], row["outcome"]) == (100, "conservative", "written")
+    assert "up to offset 109, are on the source only" in row["reason"]
+
+
+def write_ledger(broker: LocalKafka, alias: str, entry: LedgerEntry, segments: list[Segment]) -> None:
+    rows = [entry_record(entry), chunk_record(entry.source, SegmentChunk(0, segments))]
+    write(broker, ledger_topic(alias), [(row.key, row.value) for row in rows], 0)
+
+
+class Copied:
+    """A flow A->B with identity naming that has copied 10 records, has no process, and was failed over; B->A has run before."""
+
+    def __init__(
+        self, a: LocalKafka, b: LocalKafka, unique: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        self.a, self.b, self.capsys = a, b, capsys
+        self.topic, self.group, self.aliases = f"t-{unique}", f"g-{unique}", (f"{unique}-a", f"{unique}-b")
+        self.there, self.back = "->".join(self.aliases), "->".join(reversed(self.aliases))
+        self.file = identity_properties(tmp_path, self.aliases, a, b, f"{self.topic}.*")
+        for broker in (a, b):
+            create(broker, self.topic)
+            write(broker, self.topic, [(None, NUMBER)] * 10, 0)
+        create(a, f"mm2-offsets.{self.aliases[1]}.internal", 5, {"cleanup.policy": "compact"})
+        for broker, alias in ((b, self.aliases[0]), (a, self.aliases[1])):
+            create(broker, ledger_topic(alias), config=LEDGER_CONFIGS)
+        entry = LedgerEntry(self.topic, 0, self.topic, Mark(10, 10, 10), 10, topic_id(a, self.topic), end=10)
+        write_ledger(b, self.aliases[0], entry, [Segment(0, 0, 10)])
+        assert self.ask("failover", self.there, "--wait", "1", "--yes")["problems"] == []
+
+    def ask(self, verb: str, flow: str, *arguments: str, code: int = 0) -> dict[str, Any]:
+        groups = ("--group", self.group) if verb == "failover" else ()
+        got, out, err = asked(self.capsys, verb, self.file, flow, *arguments, *groups, "--json")
+        assert got == code, (got, out, err)
+        return dict(json.loads(out)) if out else {"sentence": err}
+
+    def is_turned(self) -> bool:
+        return sum(ends(self.a, f"mm2-offsets.{self.aliases[1]}.internal")) > 0
+
+
+@pytest.fixture
+def failed_over(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Copied:
+    return Copied(kafka_a, kafka_b, unique, tmp_path, capsys)
+
+
+def topic_id(broker: LocalKafka, topic: str) -> str:
+    (described,) = admin(broker).describe_topics(TopicCollection([topic])).values()
+    found = str(described.result(30 * PATIENCE).topic_id)
+    return found.replace("+", "-").replace("/", "_")  # as Kafka prints it
+
+
+def test_records_of_a_partition_that_was_added_after_the_failover_are_not_left_behind(failed_over: Copied) -> None:
+    """Given a partition with 10 records on A that B does not have; validates that failback changes nothing without a decision."""
+    (grown,) = admin(failed_over.a).create_partitions([NewPartitions(failed_over.topic, 2)]).values()
+    grown.result(30 * PATIENCE)
+    wait_until(lambda: partitions_of(failed_over.a, failed_over.topic) == 2)
+    write(failed_over.a, failed_over.topic, [(None, NUMBER)] * 10, 1)
+    report = failed_over.ask("failback", failed_over.there, code=1)
+    a = failed_over.aliases[0]
+    assert report["records_at_risk"] == 10
+    assert report["problems"][0].startswith(f"on {a} only: 10 records in 1 partition, and nothing was changed")
+    assert not failed_over.is_turned()
+    report = failed_over.ask("failback", failed_over.there, "--divergent", "keep")
+    assert (report["records_at_risk"], len(report["starts"]), failed_over.is_turned()) == (10, 1, True)
+
+
+def test_records_of_a_topic_that_was_created_again_are_on_its_copy_only(failed_over: Copied) -> None:
+    """Given a topic that was deleted on A after the failover, and created again; validates that its records on B count."""
+    a, topic, second = failed_over.a, failed_over.topic, failed_over.aliases[1]
+    admin(a).delete_topics([topic])[topic].result(30 * PATIENCE)
+    wait_until(lambda: partitions_of(a, topic) == 0)
+    create(a, topic)
+    on_b = f"on {second} only: 10 records in 1 partition: {topic}-0: offsets 0-9"
+    report = failed_over.ask("failback", failed_over.there, code=1)
+    assert [problem for problem in report["problems"] if problem.startswith(on_b)], report["problems"]
+    assert not failed_over.is_turned()
+    report = failed_over.ask("failback", failed_over.there, "--divergent", "keep")
+    assert report["notes"][0].startswith(on_b), report["notes"]
+    entry = LedgerEntry(topic, 0, topic, Mark(10, 0, 0), 10, topic_id(failed_over.b, topic), topic_id(a, topic), end=10)
+    write_ledger(a, second, entry, [])
+    report = failed_over.ask("failover", failed_over.back, "--dry-run", code=1)
+    assert report["records_at_risk"] == 10
+    assert f"10 records in 1 partition: {topic}-0: offsets 0-9" in report["notes"][0], report["notes"]
+
+
+def test_a_topic_that_belongs_to_the_other_flow_is_listed_with_its_own_records(failed_over: Copied) -> None:
+    """Given a topic that A->B has created on B, where applications have written 50 records to it; validates that B->A, which does
+    not copy it, does not leave them behind, and gives its groups no offset in the empty topic on A.
+    """
+    new, (first, second) = f"{failed_over.topic}-new", failed_over.aliases
+    failed_over.ask("failback", failed_over.there)
+    returned = LedgerEntry(failed_over.topic, 0, failed_over.topic, Mark(10, 10, 0), 10, end=10)
+    write_ledger(failed_over.a, second, returned, [])
+    for broker in (failed_over.a, failed_over.b):
+        create(broker, new)
+    write(failed_over.b, new, [(None, NUMBER)] * 50, 0)
+    now_ms = time.time_ns() // 1_000_000
+    path = [[admin(failed_over.a).list_topics(timeout=10).cluster_id, now_ms]]
+    notes = [
+        note_record(PROVENANCE_NOTE, [new], {"paths": [path]}),
+        note_record(PROVENANCE_NOTE, [], {"until.ms": now_ms + 3_600_000}),
+        entry_record(LedgerEntry(new, 0, new, Mark(0, 50, 0), 0, end=0)),
+    ]
+    write(failed_over.b, ledger_topic(first), [(row.key, row.value) for row in notes], 0)
+    commit(failed_over.b, failed_over.group, {(new, 0): 20})
+    arguments = ("failover", failed_over.back, "--wait", "1", "--yes")
+    sentence = failed_over.ask(*arguments, code=2)["sentence"]
+    assert f"has 50 records that are not on {first}" in sentence, sentence
+    assert "offsets 0-49" in sentence, sentence
+    report = failed_over.ask(*arguments, "--leave-behind", code=1)
+    rows = {row["topic"]: row["missing"] for row in report["partitions"]}
+    assert (rows[new], report["records_at_risk"]) == (50, 50)
+    (group,) = report["groups"]
+    assert (group["translated"], group["outcome"]) == (None, "no place")
+    assert committed(failed_over.a, failed_over.group, new) < 0

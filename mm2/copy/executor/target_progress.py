@@ -611,6 +611,27 @@ class TargetLookUp:
                     values[record.offset] = record.timestamp, _content(record)
         return RecordsAt(values, with_time)
 
+    def foreign_runs(
+        self, partition: TopicPartition, first: int, end: int, producers: AbstractSet[int], *, read_committed: bool
+    ) -> list[tuple[int, int, int]]:
+        """The records at offsets ``first .. end-1`` that none of these producer ids has written, as (first, after, records) in
+        order. ``read_committed``: without those of aborted transactions. Raises KafkaFailure.
+        """
+        found: list[tuple[int, int, int]] = []
+        for _, batch in self._batches({partition: (first, end)}, read_committed=read_committed):
+            header = batch.view.header
+            if header is not None and header.producer_id in producers:
+                continue
+            start, after = max(batch.view.base_offset, first), min(_last_offset(batch) + 1, end)
+            if start >= after:
+                continue
+            if found and found[-1][1] == start:
+                start, records = found[-1][0], found.pop()[2] + after - start
+            else:
+                records = after - start
+            found.append((start, after, records))
+        return found
+
     def foreign_offset(
         self, partition: TopicPartition, first: int, end: int, producers: AbstractSet[ProducerIdentity]
     ) -> int:
@@ -634,7 +655,11 @@ class TargetLookUp:
         return WrittenRange(-1, tuple(markers))
 
     def _batches(
-        self, ranges: Mapping[TopicPartition, tuple[int, int]], *, with_control: bool = False
+        self,
+        ranges: Mapping[TopicPartition, tuple[int, int]],
+        *,
+        with_control: bool = False,
+        read_committed: bool = False,
     ) -> Iterator[tuple[TopicPartition, Batch]]:
         """The batches at these offsets, in order per partition. Raises KafkaFailure."""
         if not ranges:
@@ -645,7 +670,9 @@ class TargetLookUp:
             by_leader[self._cluster.leader(tp.topic, tp.partition)][tp] = first
         for leader, positions in by_leader.items():
             topics = {tp.topic: metadata.topics[tp.topic] for tp in positions}
-            reader = BatchReader(self._cluster, leader, topics, with_control=with_control)
+            reader = BatchReader(
+                self._cluster, leader, topics, with_control=with_control, read_committed=read_committed
+            )
             try:
                 reader.positions = dict(positions)
                 moved_s = time.monotonic()

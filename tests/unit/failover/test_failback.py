@@ -16,6 +16,7 @@ from mm2.failover.evidence import PartitionEvidence
 from mm2.failover.failback import FailbackOptions, check_reverse_names, failback
 from mm2.failover.groups import Choice
 from mm2.failover.sides import FlowConfig, Refused, Sides
+from mm2.failover.uncopied import Uncopied
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.promotions import Promotion
 from mm2.mirror.way_back import WayBack
@@ -100,6 +101,8 @@ def failed_back(
     monkeypatch.setattr(module, "partitions_of", lambda *_, **__: [one])
     monkeypatch.setattr(module, "last_contact_ms", lambda *_: None)
     monkeypatch.setattr(module, "gone_topics", lambda *_: set())
+    monkeypatch.setattr(module, "uncopied", lambda *_: Uncopied())
+    monkeypatch.setattr(module, "foreign_records", lambda *_: {})
     monkeypatch.setattr(module, "check_reverse_names", lambda *_: None)
     monkeypatch.setattr(module._FlowReversal, "withdraw", withdraw)
     monkeypatch.setattr(module._FlowReversal, "starts", lambda *_: [])
