@@ -120,11 +120,11 @@ def failback(config: FlowConfig, reverse: FlowConfig, options: FailbackOptions) 
         lost = target_problems(sides.pair.target, [one for one in partitions if one.topic in unnamed])
         problems += [f"{one}. {reverse.pair} cannot start after them, and nothing was changed" for one in lost]
         starts: list[StartEvidence] = []
-        unknown = {one.topic: one for one in partitions if one.topic in unnamed - again and one.target_offset is None}
-        left_out = _unknown_starts(sides, reverse, unknown.values())
-        if left_out and not unnamed - unknown.keys():
+        endless = {one.topic: one for one in partitions if one.topic in unnamed - again and one.target_offset is None}
+        left_out = _unknown_starts(sides, reverse, endless.values())
+        if left_out and not unnamed - endless.keys():
             raise Refused(f"{left_out[0][0].upper()}{left_out[0][1:]}.")
-        unnamed -= unknown.keys()
+        unnamed -= endless.keys()
         if unnamed:
             check_reverse_names(sides, reverse, unnamed)
             turned = [one for one in partitions if one.topic in unnamed]
