@@ -26,6 +26,7 @@ from mm2.mirror.clients import ClientKind, Side
 from mm2.mirror.discovery import vanished
 from mm2.mirror.source_answers import SourceAnswers, source_answers
 from mm2.mirror.target_logs import target_loss
+from mm2.reasons import TargetLossCode
 
 
 class NothingChosen(Refused):
@@ -217,7 +218,8 @@ def _target_error(entry: LedgerEntry, topic: TopicInfo | KafkaFailure, end: int 
     loss = target_loss(entry, topic, end)
     if isinstance(loss, KafkaFailure):
         return f"the end of {entry.target} is not known: {str(loss).rstrip('.')}"
-    return "" if loss is None else str(loss)
+    # Of a partition that has stopped, the look-ups show what the target has.
+    return "" if loss is None or loss.code is TargetLossCode.STOPPED else str(loss)
 
 
 def is_paused(entry: LedgerEntry) -> bool:
