@@ -9,6 +9,7 @@ import hypothesis
 import pytest
 import structlog
 
+from mm2.mirror import plugins
 from mm2.sandbox.kafka import LocalKafka, start_all, stop_all
 from tests.support.waiting import PATIENCE
 
@@ -31,6 +32,14 @@ def _logging_as_it_was() -> Iterator[None]:
         logger.setLevel(levels.get(logger, logging.NOTSET))
     for logger, level in levels.items():
         logger.setLevel(level)
+
+
+@pytest.fixture(autouse=True)
+def _classes_as_they_were() -> Iterator[None]:
+    """Commands limit the classes that their process may load (`mm2 plan`), which later tests of this process must not inherit."""
+    before = plugins._process
+    yield
+    plugins.use(before)
 
 
 def _own_levels() -> dict[logging.Logger, int]:
