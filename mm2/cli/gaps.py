@@ -21,6 +21,7 @@ from mm2.copy.ledger import Ledger
 from mm2.copy.segments import INTENDED, Gap
 from mm2.copy.session import LedgerEntry
 from mm2.evidence import GAPS, NO_GAP
+from mm2.failover.evidence import counted
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.clients import Side
@@ -193,20 +194,21 @@ def write_gaps(
     reasons = ", ".join(f"{reason} {number(count)}" for reason, count in sorted(totals.items()))
     lost_ranges = sum(one.entry.lost_ranges for one in partitions)
     if not reasons and lost_ranges:  # of offsets that are not in the totals
-        reasons = f"{number(lost_ranges)} lost range{'' if lost_ranges == 1 else 's'}"
+        reasons = counted(lost_ranges, "lost range")
     reasons = reasons or NO_GAP(is_known=bool(partitions))
     if lost:
         is_known = any(loss.code is not TargetLossCode.STOPPED for _, loss in lost)
-        reasons += f"; {flow.pair.target} {'does not have' if is_known else 'is not known to have'} all records that were copied to it, in {_counted(len(lost))}"
+        reasons += f"; {flow.pair.target} {'does not have' if is_known else 'is not known to have'} all records that were copied to it, in {counted(len(lost), 'partition')}"
     elif partitions:
         why = str(unread[0].on_target).rstrip(".") if unread else ""
-        values = {"target": flow.pair.target, "partitions": _counted(len(unread)), "why": why, "at": _time(at_ms)}
+        values = {
+            "target": flow.pair.target,
+            "partitions": counted(len(unread), "partition"),
+            "why": why,
+            "at": _time(at_ms),
+        }
         reasons = GAPS(is_known=not unread, reasons=reasons, **values)
-    out.write(f"{_counted(len(partitions))} of {flow.pair}: {reasons}\n")
-
-
-def _counted(partitions: int) -> str:
-    return f"{number(partitions)} partition{'' if partitions == 1 else 's'}"
+    out.write(f"{counted(len(partitions), 'partition')} of {flow.pair}: {reasons}\n")
 
 
 def _ranges(gaps: list[Gap], count: int) -> str:

@@ -50,7 +50,7 @@ def foreign_records(sides: Sides, partitions: Iterable[PartitionEvidence], side:
             or entry.is_preserved
         ):
             continue
-        is_left = is_replaced(entry, topics.get(one.topic))
+        is_left = _is_replaced(entry, topics.get(one.topic))
         if ranges := _unknown(there, back, entry, until, is_left=is_left):
             asked[one.source] = None if is_left else entry, ranges
     if not asked:
@@ -77,7 +77,7 @@ def foreign_records(sides: Sides, partitions: Iterable[PartitionEvidence], side:
     return found
 
 
-def is_replaced(entry: LedgerEntry, topic: TopicInfo | KafkaFailure | None) -> bool:
+def _is_replaced(entry: LedgerEntry, topic: TopicInfo | KafkaFailure | None) -> bool:
     """Whether the topic that was copied has been deleted and created again, so that only the copy has its records."""
     return isinstance(topic, TopicInfo) and entry.is_replaced_by(topic.topic_id)
 
@@ -115,9 +115,9 @@ def where(runs: ForeignRuns) -> str:
     """``10 records in 1 partition: t-0: offsets 100-109``."""
     rows = [f"{tp}: {run}" for tp, found in sorted(runs.items()) for run in found]
     more = f"; and {counted(len(rows) - _SHOWN, 'more range')}" if len(rows) > _SHOWN else ""
-    return f"{count(runs)} in {counted(len(runs), 'partition')}: {'; '.join(rows[:_SHOWN])}{more}"
+    return f"{_count(runs)} in {counted(len(runs), 'partition')}: {'; '.join(rows[:_SHOWN])}{more}"
 
 
-def count(runs: ForeignRuns) -> str:
+def _count(runs: ForeignRuns) -> str:
     """``10 records``."""
     return counted(sum(run.records for found in runs.values() for run in found), "record")

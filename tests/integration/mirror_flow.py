@@ -11,7 +11,18 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from mm2.connect.api import SourceTask, SourceTaskContext, WorkerView
 from mm2.mirror.connector import MirrorConnector
@@ -115,6 +126,24 @@ def running_task(task: SourceTask, props: dict[str, str]) -> Iterator[SourceTask
 def admin(broker: LocalKafka) -> AdminClient:
     """A cached admin client: one that is garbage-collected drops its pending requests."""
     return AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})  # silent when brokers end
+
+
+def allow(broker: LocalKafka, topic: str, *operations: AclOperation) -> None:
+    """Allow User:mirror operations on a topic."""
+    bindings = [
+        AclBinding(
+            ResourceType.TOPIC,
+            topic,
+            ResourcePatternType.LITERAL,
+            "User:mirror",
+            "*",
+            operation,
+            AclPermissionType.ALLOW,
+        )
+        for operation in operations
+    ]
+    for done in admin(broker).create_acls(bindings).values():
+        done.result(30)
 
 
 def create(broker: LocalKafka, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:

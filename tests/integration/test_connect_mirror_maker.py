@@ -15,12 +15,12 @@ from typing import Any
 import httpx
 import pytest
 from confluent_kafka import Message, Producer
-from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
+from confluent_kafka.admin import AclOperation
 
 from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.ports import free_ports
-from tests.integration.copy_flow import Traffic, admin_of, create, producer_of
-from tests.integration.mirror_flow import commit
+from tests.integration.copy_flow import Traffic, create, producer_of
+from tests.integration.mirror_flow import allow, commit
 from tests.integration.mirror_process import (
     MirrorProcess,
     checkpoints,
@@ -548,21 +548,3 @@ def test_three_clusters_in_a_ring_share_one_spark_without_loops_and_a_missing_ac
         process.clean_up()
     record_property("healed_s", round(healed_s, 1))
     print(f"the ring was closed in {ring_s:.1f} s, the right noticed in {healed_s:.1f} s, stopped in {stop_s:.1f} s")  # noqa: T201
-
-
-def allow(broker: LocalKafka, topic: str, *operations: AclOperation) -> None:
-    """Allow User:mirror operations on a topic."""
-    bindings = [
-        AclBinding(
-            ResourceType.TOPIC,
-            topic,
-            ResourcePatternType.LITERAL,
-            "User:mirror",
-            "*",
-            operation,
-            AclPermissionType.ALLOW,
-        )
-        for operation in operations
-    ]
-    for done in admin_of(broker).create_acls(bindings).values():
-        done.result(30)

@@ -14,20 +14,12 @@ from typing import Any, Final
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    NewTopic,
-    ResourcePatternType,
-    ResourceType,
-)
+from confluent_kafka.admin import AclOperation, AdminClient, NewTopic
 
 from mm2.mirror.formats import Checkpoint
 from mm2.sandbox.kafka import LocalKafka, start_pair
 from tests.integration.asking import asked
-from tests.integration.mirror_flow import admin, commit, create, write
+from tests.integration.mirror_flow import allow, commit, create, write
 from tests.integration.mirror_process import MirrorProcess, config_of, contents, partitions_of, write_config
 from tests.support.passworded import LISTENERS, PASSWORDS
 
@@ -55,20 +47,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalKafka,
 
 def forge(broker: LocalKafka, topic: str, records: list[tuple[bytes, bytes]]) -> None:
     """Create and write the topic as a client that may do nothing else."""
-    rights = [
-        AclBinding(
-            ResourceType.TOPIC,
-            topic,
-            ResourcePatternType.LITERAL,
-            "User:mirror",
-            "*",
-            operation,
-            AclPermissionType.ALLOW,
-        )
-        for operation in (AclOperation.CREATE, AclOperation.WRITE)
-    ]
-    for done in admin(broker).create_acls(rights).values():
-        done.result(30)
+    allow(broker, topic, AclOperation.CREATE, AclOperation.WRITE)
     settings: dict[str, str | int | float | bool] = {**ATTACKER, "bootstrap.servers": broker.address("LOGIN")}
     client = AdminClient(settings)  # without a reference to it, its requests are cancelled
     # More partitions than the topic of the flow, and another cleanup policy.

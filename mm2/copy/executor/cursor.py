@@ -188,12 +188,10 @@ class Cursor:
     shared_until: int = -1  # see `LedgerEntry.shared_until`
     topic_id: str = ""
     copy_id: CopyId = CopyId()  # noqa: RUF009  (immutable)
-    written_by: int = (
-        -1
-    )  # producer id of the record before the target offset of the position, in transactions (-1: unknown)
-    is_handed_off: bool = (
-        False  # the predecessor has ended with the position acknowledged, so the target need not be compared
-    )
+    #: In transactions: producer id of the record before the target offset of the position (-1: unknown).
+    written_by: int = -1
+    #: The predecessor has ended with the position acknowledged, so the target need not be compared.
+    is_handed_off: bool = False
     retired: tuple[str, ...] = ()  # replaced topic ids of both sides
     former: FormerTopic | None = None  # see `LedgerEntry.former`
     elsewhere: FormerLog | None = None

@@ -132,11 +132,8 @@ cut_events = st.lists(
 )
 
 
-@given(st.sets(st.integers(0, 99), max_size=20), events, st.integers(4, 40))
-@settings(max_examples=400)
-def test_any_history_is_equal_except_for_foreign_records(
-    holes: set[int], history: list[tuple[str, int]], size: int
-) -> None:
+def compared(holes: set[int], history: list[tuple[str, int]]) -> tuple[Flow, list[SegmentChunk], Plan, Findings]:
+    """A flow with this history, its chunks, and what the comparison of all its records finds."""
     flow = Flow(holes, 100)
     for event, count in history:
         flow.play(event, count)
@@ -145,6 +142,15 @@ def test_any_history_is_equal_except_for_foreign_records(
     total = Findings()
     for span in spans_of(plan, chunks):
         total.add(compare(span, ListFeed(flow.source), ListFeed(flow.target)))
+    return flow, chunks, plan, total
+
+
+@given(st.sets(st.integers(0, 99), max_size=20), events, st.integers(4, 40))
+@settings(max_examples=400)
+def test_any_history_is_equal_except_for_foreign_records(
+    holes: set[int], history: list[tuple[str, int]], size: int
+) -> None:
+    flow, chunks, plan, total = compared(holes, history)
     assert total.counts == ({DifferenceKind.EXTRA: flow.foreign} if flow.foreign and plan.passes else {})
     assert total.records == len(flow.target) - flow.foreign if plan.passes else not flow.target or flow.foreign
     if not flow.foreign:
@@ -159,14 +165,7 @@ def test_records_of_a_source_log_that_was_cut_off_are_no_difference(
     holes: set[int], history: list[tuple[str, int]]
 ) -> None:
     """In any pass, also if all or nothing of the log that follows was copied."""
-    flow = Flow(holes, 100)
-    for event, count in history:
-        flow.play(event, count)
-    chunks = flow.chunks
-    plan = plan_passes(chunks, flow.bounds())
-    total = Findings()
-    for span in spans_of(plan, chunks):
-        total.add(compare(span, ListFeed(flow.source), ListFeed(flow.target)))
+    flow, _, _, total = compared(holes, history)
     current = {(one.key, one.value) for _, one in flow.source}
     assert total.counts == {}
     assert total.records == sum((one.key, one.value) in current for _, one in flow.target)
