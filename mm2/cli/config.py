@@ -12,6 +12,7 @@ from mm2.cli.output import write_document
 from mm2.cli.tables import table
 from mm2.cli.terminal import visible_line
 from mm2.cli.verbs import examples
+from mm2.codec import encode
 from mm2.config.mirror_keys import CONNECTOR_CLASSES
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.origins import (
@@ -99,9 +100,9 @@ def run(options: Any) -> int:
     if options.json:
         document = {
             "file": str(file),
-            PROCESS: [one.to_json() for section in process for one in section.settings],
+            PROCESS: [encode(one) for section in process for one in section.settings],
             "flows": {
-                flow: {section.name: [one.to_json() for one in section.settings] for section in sections}
+                flow: {section.name: [encode(one) for one in section.settings] for section in sections}
                 for flow, sections in flows.items()
             },
             "unread": [{"key": one.key, "line": one.line, "nearest": one.nearest or None} for one in unused],

@@ -20,6 +20,7 @@ from mm2.cli.output import is_wide, write_document
 from mm2.cli.status import add_timeout
 from mm2.cli.tables import number, table
 from mm2.cli.verbs import examples
+from mm2.codec import encode
 from mm2.config.mirror_keys import CHECKPOINT_CONNECTOR, is_job_on
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.evidence import NO_GROUP_REASON
@@ -30,7 +31,6 @@ from mm2.mirror.discovery import vanished
 from mm2.observer.flow_state import looked_at
 from mm2.observer.groups import if_moved
 from mm2.observer.observer import observe_once
-from mm2.observer.shapes import to_json
 from mm2.observer.views import FlowView, GroupView
 
 _SYNC_KEY = "sync.group.offsets.enabled"
@@ -87,9 +87,9 @@ def run(options: Any) -> int:
         document = {
             "flow": str(flow.pair),
             "offsets": listed,
-            "groups": to_json(groups),
+            "groups": encode(groups),
             "groups_error": view.groups_error or None,
-            "evidence": to_json([one for one in view.evidence if one.what in NO_GROUP_REASON.evidence]),
+            "evidence": encode([one for one in view.evidence if one.what in NO_GROUP_REASON.evidence]),
         }
         write_document(options, document)
     else:

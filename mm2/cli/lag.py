@@ -13,9 +13,9 @@ from mm2.cli.output import is_wide, write_document
 from mm2.cli.status import add_timeout, look
 from mm2.cli.tables import at_least, number, records_at_risk, seconds_at_risk, table
 from mm2.cli.verbs import examples
+from mm2.codec import encode
 from mm2.evidence import Evidence
 from mm2.observer.flow_state import looked_at
-from mm2.observer.shapes import to_json
 from mm2.observer.sums import risk_of
 from mm2.observer.views import FlowView, PartitionView, Snapshot
 
@@ -111,7 +111,7 @@ def run(options: Any) -> int:
                 "bytes": flow.risk.bytes,
                 "seconds": flow.risk.seconds,
                 "seconds_at_least": flow.risk.least_seconds,
-                "evidence": [to_json(one) for one in flow.evidence if one.what in _EVIDENCE],
+                "evidence": [encode(one) for one in flow.evidence if one.what in _EVIDENCE],
                 "over_threshold": len(over[flow.name]) if threshold is not None else None,
                 "partitions": [_json(one) for one in _first(worst[flow.name], options.top)],
             }

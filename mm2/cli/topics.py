@@ -12,13 +12,13 @@ from mm2.cli.output import is_wide, write_document
 from mm2.cli.status import add_timeout, look, write_partitions
 from mm2.cli.tables import at_least, number, table
 from mm2.cli.verbs import examples
+from mm2.codec import encode
 from mm2.copy.causes import shortened
 from mm2.copy.states import HEALTHY
 from mm2.evidence import CONFIGS_EQUAL, NO_TOPICS, READ, RISK
 from mm2.kafka.errors import KafkaFailure
 from mm2.mirror.config_sync import ConfigDifference
 from mm2.observer.flow_state import looked_at
-from mm2.observer.shapes import to_json
 from mm2.observer.topics import TopicView, config_differences, topic_view, topic_views
 from mm2.observer.views import FlowView, PartitionView, Snapshot
 
@@ -61,8 +61,8 @@ def _list(options: Any) -> int:
     snapshot = look(options)
     rows = [(flow, topic) for flow in snapshot.flows for topic in topic_views(flow.partitions)]
     if options.json:
-        topics = [{"flow": flow.name, **to_json(topic)} for flow, topic in rows]
-        evidence = {flow.name: to_json(flow.evidence) for flow in snapshot.flows}
+        topics = [{"flow": flow.name, **encode(topic)} for flow, topic in rows]
+        evidence = {flow.name: encode(flow.evidence) for flow in snapshot.flows}
         write_document(options, {"at_ms": snapshot.at_ms, "topics": topics, "evidence": evidence})
     elif rows or not any(flow.source_error or flow.target_error for flow in snapshot.flows):
         write_topics(
@@ -91,11 +91,11 @@ def _describe(options: Any) -> int:
     if options.json:
         described = {
             "flow": view.name,
-            **to_json(summary),
-            "partitions": to_json(partitions),
-            "config_differences": None if differences is None else to_json(differences),
+            **encode(summary),
+            "partitions": encode(partitions),
+            "config_differences": None if differences is None else encode(differences),
             "config_error": error or None,
-            "groups": to_json(groups),
+            "groups": encode(groups),
         }
         write_document(options, {"at_ms": snapshot.at_ms, "topic": described})
     else:

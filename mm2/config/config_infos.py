@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from mm2.config.config_key import ConfigKey
 from mm2.config.values import ConfigType, Password, show
@@ -65,22 +64,6 @@ class ConfigKeyInfo:
             dependents=key.dependents,
         )
 
-    def as_json(self) -> dict[str, Any]:
-        """The JSON object; also an element of ``GET /connector-plugins/{p}/config``."""
-        return {
-            "name": self.name,
-            "type": self.type,
-            "required": self.required,
-            "default_value": self.default_value,
-            "importance": self.importance,
-            "documentation": self.documentation,
-            "group": self.group,
-            "order_in_group": self.order_in_group,
-            "width": self.width,
-            "display_name": self.display_name,
-            "dependents": list(self.dependents),
-        }
-
 
 @dataclass(frozen=True)
 class ConfigValueInfo:
@@ -116,15 +99,6 @@ class ConfigValueInfo:
             errors=tuple(map(hide, self.errors)),
         )
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "value": self.value,
-            "recommended_values": list(self.recommended_values),
-            "errors": list(self.errors),
-            "visible": self.visible,
-        }
-
 
 @dataclass(frozen=True)
 class ConfigInfo:
@@ -132,12 +106,6 @@ class ConfigInfo:
 
     definition: ConfigKeyInfo | None
     value: ConfigValueInfo | None
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "definition": None if self.definition is None else self.definition.as_json(),
-            "value": None if self.value is None else self.value.as_json(),
-        }
 
 
 @dataclass(frozen=True)
@@ -228,12 +196,3 @@ class ConfigInfos:
     def errors(self) -> list[tuple[str, str]]:
         """All errors as (key, text), in the order of the response."""
         return [(config.value.name, error) for config in self.configs if config.value for error in config.value.errors]
-
-    def as_json(self) -> dict[str, Any]:
-        """The body of the response."""
-        return {
-            "name": self.name,
-            "error_count": self.error_count,
-            "groups": list(self.groups),
-            "configs": [config.as_json() for config in self.configs],
-        }

@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 from mm2.config.client_keys import ROLE_CONFIGS
 from mm2.config.configdef import ConfigDef, ConfigKey, Type
@@ -71,10 +71,6 @@ class Setting:
     origin: str = ""
     line: int | None = None
     overrides: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Values for JSON."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,13 +177,18 @@ def paused(pauses: Pauses, partition: TopicPartition) -> Pause | None:
 
 def entry_record(entry: LedgerEntry) -> Record:
     """The record of a partition's entry."""
-    return Record(key_bytes(Key(entry.source, None)), _json(entry.to_json()))
+    return Record(key_bytes(Key(entry.source, None)), _json(_without(entry.to_json(), "topic", "partition")))
 
 
 def chunk_record(source: TopicPartition, chunk: SegmentChunk, lease: Lease | None = None) -> Record:
     """The record of one chunk of a partition's segments, in a commit with this lease (None: unknown)."""
     data = {} if lease is None else {"lease": list(lease)}  # first, because `lease_of` parses it there
-    return Record(key_bytes(Key(source, chunk.number)), _json({**data, **chunk.to_json()}))
+    return Record(key_bytes(Key(source, chunk.number)), _json({**data, **_without(chunk.to_json(), "number")}))
+
+
+def _without(data: dict[str, Any], *names: str) -> dict[str, Any]:
+    """What the key of the record says is not in its value."""
+    return {name: one for name, one in data.items() if name not in names}
 
 
 def chunk_tombstone(source: TopicPartition, number: int) -> Record:
@@ -459,8 +464,9 @@ class Ledger:
     @staticmethod
     def _entry(source: TopicPartition, value: bytes) -> LedgerEntry | None:
         try:
-            return LedgerEntry.from_json(source.topic, source.partition, json.loads(value))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            data = {**json.loads(value), "topic": source.topic, "partition": source.partition}
+            return LedgerEntry.from_json(data)
+        except (ValueError, TypeError) as error:
             log.warning("ledger entry not readable", partition=str(source), error=repr(error))
             return None
 
@@ -592,7 +598,7 @@ def _decompressed(value: bytes) -> bytes:
 def _chunk(source: TopicPartition, number: int, value: bytes) -> SegmentChunk | None:
     """A chunk; None, logged, when it is not readable."""
     try:
-        return SegmentChunk.from_json(number, json.loads(_decompressed(value)))
+        return SegmentChunk.from_json({**json.loads(_decompressed(value)), "number": number})
     except (ValueError, KeyError, TypeError, IndexError, zlib.error) as error:
         log.warning("ledger chunk not readable", partition=str(source), chunk=number, error=repr(error))
         return None

@@ -109,15 +109,15 @@ class SegmentChunk:
                 reasons.append(gap.reason)
             gaps.append([gap.first - after, gap.after - gap.first, reasons.index(gap.reason)])
             after = gap.after
-        data: dict[str, Any] = {"segments": rows, "gaps": gaps, "reasons": reasons}
+        data: dict[str, Any] = {"number": self.number, "segments": rows, "gaps": gaps, "reasons": reasons}
         if self.cuts:
             data["cuts"] = [list(cut) for cut in self.cuts]
         return data
 
     @classmethod
-    def from_json(cls, number: int, data: dict[str, Any]) -> SegmentChunk:
+    def from_json(cls, data: dict[str, Any]) -> SegmentChunk:
         """The inverse of `to_json`."""
-        chunk = cls(number)
+        chunk = cls(int(data["number"]))
         source = target = after = 0
         for source_step, target_step, count in data["segments"]:
             segment = Segment(source + source_step, target + target_step, count)

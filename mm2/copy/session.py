@@ -31,6 +31,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Self
 
+from mm2.codec import decode, decode_fields, encode, encode_fields, stored
 from mm2.copy.segments import SegmentChunk, Trail, UnwrittenChunks
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
 
@@ -45,6 +46,9 @@ LOST_KEPT: Final = 100
 
 #: Name of the record header of a position that was written by a copy session (`PositionHeader`).
 POSITION_HEADER: Final = "mm2.copy"
+
+_OPTIONAL: Final = stored(omits_default=True)
+_SEEN: Final = stored(parts=("seen", "seen_in"))
 
 
 class Lease(NamedTuple):
@@ -115,14 +119,6 @@ class CopyId(NamedTuple):
         """Whether both are known and are different connectors. The same connector may read from another cluster since."""
         return bool(self.connector and other.connector) and self[:2] != other[:2]
 
-    @classmethod
-    def from_json(cls, row: list[Any] | None) -> Self:
-        """The inverse of ``list``; unknown in records of older versions. TypeError or ValueError for anything else."""
-        if row is None:
-            return cls()
-        group, connector, cluster = row
-        return cls(str(group), str(connector), str(cluster))
-
 
 class FormerTopic(NamedTuple):
     """The remote topic of a partition before the replication policy gave it another name. Records from source offset
@@ -153,17 +149,6 @@ class EndedSession(NamedTuple):
     mark: Mark
     known_epoch: int = -1
 
-    def to_json(self) -> list[Any]:
-        """As in the ledger."""
-        producer = [self.producer.producer_id, self.producer.producer_epoch]
-        return [producer, list(self.start), self.rules, list(self.mark), self.known_epoch]
-
-    @classmethod
-    def from_json(cls, row: list[Any]) -> Self:
-        """The inverse of `to_json`. TypeError or ValueError for anything else."""
-        producer, start, rules, mark, known_epoch = row
-        return cls(ProducerIdentity(*producer), Mark(*start), str(rules), Mark(*mark), int(known_epoch))
-
 
 @dataclass(frozen=True, slots=True)
 class Session:
@@ -176,9 +161,9 @@ class Session:
 
     producer: ProducerIdentity
     start: Mark
-    rules: str = ""
-    after: tuple[EndedSession, ...] = ()
-    reserved: int = -1
+    rules: str = field(default="", metadata=_OPTIONAL)
+    after: tuple[EndedSession, ...] = field(default=(), metadata=_OPTIONAL)
+    reserved: int = field(default=-1, metadata=_OPTIONAL)
 
     @property
     def successor(self) -> ProducerIdentity | None:
@@ -188,34 +173,13 @@ class Session:
         newest = max(self.producer.producer_epoch, self.reserved)
         return ProducerIdentity(self.producer.producer_id, newest + 1) if newest < _LAST_PRODUCER_EPOCH else None
 
-    def to_json(self) -> dict[str, Any]:
-        """As in the ledger."""
-        producer = self.producer
-        data: dict[str, Any] = {
-            "producer": [producer.producer_id, producer.producer_epoch],
-            "start": list(self.start),
-        }
-        if self.rules:
-            data["rules"] = self.rules
-        if self.after:
-            data["after"] = [ended.to_json() for ended in self.after]
-        if self.reserved >= 0:
-            data["reserved"] = self.reserved
-        return data
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Self:
-        """The inverse of `to_json`. KeyError or TypeError for anything else."""
-        after = tuple(EndedSession.from_json(row) for row in data.get("after", ()))
-        producer, start = ProducerIdentity(*data["producer"]), Mark(*data["start"])
-        return cls(producer, start, str(data.get("rules", "")), after, int(data.get("reserved", -1)))
-
     def at(self, mark: Mark) -> Session:
         """The session as it is written with a mark: ``after`` only until a record is counted."""
         return dataclasses.replace(self, after=()) if self.after and mark.records else self
 
 
-class PositionHeader(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class PositionHeader:
     """The writer of a position in Connect's offsets topic, and its session.
 
     ``seen`` is what the writer knew of the partition that contains the position.
@@ -225,12 +189,12 @@ class PositionHeader(NamedTuple):
     """
 
     lease: Lease
-    session: Session | None
     mark: Mark
-    seen: Seen = Seen()
-    epochs: tuple[int, int, int] | None = None
-    remote_topic: str = ""
-    copy_id: CopyId = CopyId()
+    session: Session | None = field(default=None, metadata=_OPTIONAL)
+    seen: Seen = field(default=Seen(), metadata=_SEEN)
+    epochs: tuple[int, int, int] | None = field(default=None, metadata=_OPTIONAL)
+    remote_topic: str = field(default="", metadata=stored("topic", omits_default=True))
+    copy_id: CopyId = field(default=CopyId(), metadata=stored("copy", omits_default=True))
 
     @classmethod
     def of(cls, entry: LedgerEntry) -> Self:
@@ -238,8 +202,8 @@ class PositionHeader(NamedTuple):
         epochs = (entry.source_epoch, entry.known_epoch, entry.target_epoch)
         return cls(
             entry.lease,
-            entry.session,
             entry.mark,
+            entry.session,
             entry.seen,
             epochs,
             entry.remote_topic,
@@ -248,88 +212,63 @@ class PositionHeader(NamedTuple):
 
     def to_bytes(self) -> bytes:
         """The value of the record header."""
-        data: dict[str, Any] = {"lease": list(self.lease), "mark": list(self.mark), "seen": self.seen.offset}
-        if self.epochs is not None:
-            data["epochs"] = list(self.epochs)
-        if self.session is not None:
-            data["session"] = self.session.at(self.mark).to_json()
-        if self.remote_topic:
-            data["topic"] = self.remote_topic
-        if self.copy_id.connector:
-            data["copy"] = list(self.copy_id)
-        if self.seen.place:
-            data["seen_in"] = self.seen.place
+        data = encode(self)
+        if self.session is not None and self.session.after:
+            data["session"] = encode(self.session.at(self.mark))
         return json.dumps(data, separators=(",", ":")).encode()
 
     @classmethod
     def from_bytes(cls, value: bytes) -> Self:
-        """The inverse of `to_bytes`. KeyError, TypeError or ValueError for anything else."""
-        data = json.loads(value)
-        session, epochs = data.get("session"), data.get("epochs")
-        source, known, target = map(int, epochs or (-1, -1, -1))
-        return cls(
-            Lease(*data["lease"]),
-            None if session is None else Session.from_json(session),
-            Mark(*data["mark"]),
-            _seen_of(data),
-            None if epochs is None else (source, known, target),
-            str(data.get("topic", "")),
-            CopyId.from_json(data.get("copy")),
-        )
+        """The inverse of `to_bytes`. ValueError for anything else."""
+        return decode(cls, json.loads(value))
 
 
-class SourceState(NamedTuple):
-    """The source of an entry, besides the mark, and the session and the remote topic that the mark belongs to; see
-    `LedgerEntry`. ``remote_topic`` is "" in entries of older versions: that of the entry.
+class RemoteTopic(NamedTuple):
+    """Its name and id, "": not known."""
+
+    topic: str = ""
+    id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceState:
+    """The source of an entry, besides the mark, and the session and the remote topic (``target``) that the mark belongs to; see
+    `LedgerEntry`. In entries of older versions ``target`` is not known: that of the entry.
     """
 
-    source_id: str = ""
-    source_epoch: int = -1
-    known_epoch: int = -1
+    source_id: str = field(default="", metadata=stored("id"))
+    source_epoch: int = field(default=-1, metadata=stored("epoch"))
+    known_epoch: int = field(default=-1, metadata=stored("known"))
     end: int = -1
     retired: tuple[str, ...] = ()
-    session: Session | None = None
-    remote_topic: str = ""
-    target_id: str = ""
-    former: FormerTopic | None = None
-    written_by: int = -1
-
-    def to_json(self) -> dict[str, Any]:
-        """As in the ledger."""
-        data: dict[str, Any] = {"id": self.source_id, "epoch": self.source_epoch, "known": self.known_epoch}
-        data |= {"end": self.end, "retired": list(self.retired), "target": [self.remote_topic, self.target_id]}
-        if self.session is not None:
-            data["session"] = self.session.to_json()
-        if self.former is not None:
-            data["former"] = list(self.former)
-        if self.written_by >= 0:
-            data["written_by"] = self.written_by
-        return data
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Self:
-        """The inverse of `to_json`. KeyError, TypeError or ValueError for anything else."""
-        session, former = data.get("session"), data.get("former")
-        remote_topic, target_id = data.get("target", ("", ""))
-        return cls(
-            str(data["id"]),
-            int(data["epoch"]),
-            int(data["known"]),
-            int(data["end"]),
-            tuple(map(str, data["retired"])),
-            None if session is None else Session.from_json(session),
-            str(remote_topic),
-            str(target_id),
-            None if former is None else _former_topic_of(former),
-            int(data.get("written_by", -1)),
-        )
+    session: Session | None = field(default=None, metadata=_OPTIONAL)
+    target: RemoteTopic = RemoteTopic()  # noqa: RUF009  (immutable)
+    former: FormerTopic | None = field(default=None, metadata=_OPTIONAL)
+    written_by: int = field(default=-1, metadata=_OPTIONAL)
 
     def fields(self) -> dict[str, Any]:
         """The fields of `LedgerEntry` that are known."""
-        known = self._asdict()
-        if not self.remote_topic:
-            del known["remote_topic"], known["target_id"], known["former"], known["written_by"]
+        names = ("source_id", "source_epoch", "known_epoch", "end", "retired", "session")
+        known = {name: getattr(self, name) for name in names}
+        if self.target.topic:
+            known |= {"remote_topic": self.target.topic, "target_id": self.target.id}
+            known |= {"former": self.former, "written_by": self.written_by}
         return known
+
+    @classmethod
+    def of(cls, entry: LedgerEntry) -> Self:
+        """That of an entry."""
+        return cls(
+            entry.source_id,
+            entry.source_epoch,
+            entry.known_epoch,
+            entry.end,
+            entry.retired,
+            entry.session,
+            RemoteTopic(entry.remote_topic, entry.target_id),
+            entry.former,
+            entry.written_by,
+        )
 
 
 class PreviousCommit(NamedTuple):
@@ -377,36 +316,36 @@ class LedgerEntry:
 
     topic: str
     partition: int
-    remote_topic: str
+    remote_topic: str = field(metadata=stored("target.topic"))
     mark: Mark
     previous: int | None = None
-    source_id: str = ""
-    target_id: str = ""
-    source_epoch: int = -1
-    session: Session | None = None
+    source_id: str = field(default="", metadata=stored("source.id"))
+    target_id: str = field(default="", metadata=stored("target.id"))
+    source_epoch: int = field(default=-1, metadata=stored("source.epoch"))
+    session: Session | None = field(default=None, metadata=_OPTIONAL)
     gaps: dict[str, int] = field(default_factory=dict)
     lost: tuple[Lost, ...] = ()
     foreign: int = 0
     rate: int = 0
     chunk: int = 0
-    condition: PartitionCondition | None = None
-    note: str = ""
-    before: PreviousCommit | None = None
-    end: int = -1
-    lost_before: int = 0
-    target_epoch: int = -1
+    condition: PartitionCondition | None = field(default=None, metadata=stored("trouble", omits_default=True))
+    note: str = field(default="", metadata=_OPTIONAL)
+    before: PreviousCommit | None = field(default=None, metadata=_OPTIONAL)
+    end: int = field(default=-1, metadata=_OPTIONAL)
+    lost_before: int = field(default=0, metadata=_OPTIONAL)
+    target_epoch: int = field(default=-1, metadata=stored("target.epoch"))
     lease: Lease = Lease()  # noqa: RUF009  (immutable)
-    known_epoch: int = -1
-    seen: Seen = Seen()  # noqa: RUF009  (immutable)
-    retired: tuple[str, ...] = ()
-    source_epochs: tuple[EpochStart, ...] = ()
-    former: FormerTopic | None = None
-    is_preserved: bool = False
-    fills_by_transactions: bool = False
-    shared_until: int = -1
-    copy_id: CopyId = CopyId()  # noqa: RUF009  (immutable)
-    is_unbegun: bool = False
-    written_by: int = -1
+    known_epoch: int = field(default=-1, metadata=stored("source.known", same_as="source_epoch"))
+    seen: Seen = field(default=Seen(), metadata=_SEEN)
+    retired: tuple[str, ...] = field(default=(), metadata=_OPTIONAL)
+    source_epochs: tuple[EpochStart, ...] = field(default=(), metadata=stored("source.epochs", omits_default=True))
+    former: FormerTopic | None = field(default=None, metadata=_OPTIONAL)
+    is_preserved: bool = field(default=False, metadata=stored("preserved", omits_default=True))
+    fills_by_transactions: bool = field(default=False, metadata=stored("gap_transactions", omits_default=True))
+    shared_until: int = field(default=-1, metadata=stored("shared", omits_default=True))
+    copy_id: CopyId = field(default=CopyId(), metadata=stored("copy", omits_default=True))
+    is_unbegun: bool = field(default=False, metadata=stored("unbegun", omits_default=True))
+    written_by: int = field(default=-1, metadata=_OPTIONAL)
 
     @property
     def lost_ranges(self) -> int:
@@ -473,102 +412,24 @@ class LedgerEntry:
         return dataclasses.replace(self, **changes)
 
     def to_json(self) -> dict[str, Any]:
-        """As in the ledger; the partition is the key."""
-        data: dict[str, Any] = {
-            "version": 1,
-            "lease": list(self.lease),  # at this place, because `lease_of` parses it there
-            "seen": self.seen.offset,
-            "previous": self.previous,
-            "mark": list(self.mark),
-            "source": {"id": self.source_id, "epoch": self.source_epoch},
-            "target": {"id": self.target_id, "topic": self.remote_topic, "epoch": self.target_epoch},
-            "gaps": self.gaps,
-            "lost": [list(lost) for lost in self.lost],
-            "foreign": self.foreign,
-            "rate": self.rate,
-            "chunk": self.chunk,
-        }
-        if self.condition is not None:
-            data["trouble"] = list(self.condition)
-        if self.note:
-            data["note"] = self.note
-        if self.end >= 0:
-            data["end"] = self.end
-        if self.lost_before:
-            data["lost_before"] = self.lost_before
-        if self.known_epoch != self.source_epoch:
-            data["source"]["known"] = self.known_epoch
-        if self.source_epochs:
-            data["source"]["epochs"] = [list(one) for one in self.source_epochs]
-        if self.retired:
-            data["retired"] = list(self.retired)
-        if self.former is not None:
-            data["former"] = list(self.former)
-        if self.is_preserved:
-            data["preserved"] = True
-        if self.fills_by_transactions:
-            data["gap_transactions"] = True
-        if self.shared_until >= 0:
-            data["shared"] = self.shared_until
-        if self.copy_id.connector:
-            data["copy"] = list(self.copy_id)
-        if self.seen.place:
-            data["seen_in"] = self.seen.place
-        if self.is_unbegun:
-            data["unbegun"] = True
-        if self.written_by >= 0:
-            data["written_by"] = self.written_by
+        """As in the ledger, and in the progress channel."""
+        # At this place, because `lease_of` parses it there.
+        data = {"version": 1, "lease": list(self.lease), **encode_fields(self)}
+        if self.session is not None and self.session.after:
+            data["session"] = encode(self.session.at(self.mark))
         if self.before is not None:
-            mark, gaps, chunk, extent, lost, state = self.before
-            data["before"] = [list(mark), gaps, chunk, list(extent), lost]
+            *older, state = data["before"]
+            data["before"] = older  # older versions read five values
             if state is not None:
-                data["before_state"] = state.to_json()  # separate: older versions read five values above
-        if self.session is not None:
-            data["session"] = self.session.at(self.mark).to_json()
+                data["before_state"] = state
         return data
 
     @classmethod
-    def from_json(cls, topic: str, partition: int, data: dict[str, Any]) -> Self:
-        """The inverse of `to_json`. KeyError, TypeError or ValueError for anything else."""
-        session, condition, former = data.get("session"), data.get("trouble"), data.get("former")
-        return cls(
-            topic,
-            partition,
-            str(data["target"]["topic"]),
-            Mark(*data["mark"]),
-            data["previous"],
-            str(data["source"]["id"]),
-            str(data["target"]["id"]),
-            int(data["source"]["epoch"]),
-            None if session is None else Session.from_json(session),
-            {str(reason): int(count) for reason, count in data["gaps"].items()},
-            tuple(Lost(*lost) for lost in data["lost"]),
-            int(data["foreign"]),
-            int(data["rate"]),
-            int(data["chunk"]),
-            None if condition is None else PartitionCondition(*condition),
-            str(data.get("note", "")),
-            _previous_commit_of(data.get("before"), data.get("before_state")),
-            int(data.get("end", -1)),
-            int(data.get("lost_before", 0)),
-            int(data["target"].get("epoch", -1)),
-            Lease(*data.get("lease", ())),
-            int(data["source"].get("known", data["source"]["epoch"])),
-            _seen_of(data),
-            tuple(map(str, data.get("retired", ()))),
-            tuple(EpochStart(int(epoch), int(start)) for epoch, start in data["source"].get("epochs", ())),
-            None if former is None else _former_topic_of(former),
-            bool(data.get("preserved", False)),
-            bool(data.get("gap_transactions", False)),
-            int(data.get("shared", -1)),
-            CopyId.from_json(data.get("copy")),
-            bool(data.get("unbegun", False)),
-            int(data.get("written_by", -1)),
-        )
-
-
-def _seen_of(data: dict[str, Any]) -> Seen:
-    return Seen(int(data.get("seen", -1)), str(data.get("seen_in", "")))
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """The inverse of `to_json`. ValueError for anything else."""
+        if data.get("before") is not None:
+            data = {**data, "before": [*data["before"], data.get("before_state")]}
+        return decode_fields(cls, data)
 
 
 _LEASE: Final = re.compile(rb'\{(?:"version":1,)?"lease":\[(\d+),(\d+)\]')
@@ -578,20 +439,6 @@ def lease_of(value: bytes) -> Lease | None:
     """The lease of an entry or a chunk in the ledger, without parsing the rest; None for one of an old version."""
     found = _LEASE.match(value)
     return None if found is None else Lease(int(found[1]), int(found[2]))
-
-
-def _former_topic_of(row: list[Any]) -> FormerTopic:
-    topic, until = row
-    return FormerTopic(str(topic), int(until))
-
-
-def _previous_commit_of(row: list[Any] | None, state: dict[str, Any] | None) -> PreviousCommit | None:
-    if row is None:
-        return None
-    mark, gaps, chunk, (segments, listed, cuts), lost = row
-    counts = {str(reason): int(count) for reason, count in gaps.items()}
-    stood = None if state is None else SourceState.from_json(state)
-    return PreviousCommit(Mark(*mark), counts, int(chunk), (int(segments), int(listed), int(cuts)), int(lost), stood)
 
 
 @dataclass(frozen=True, slots=True)
@@ -613,29 +460,6 @@ class Start:
     moved: bool = False
     seen: Seen = Seen()  # noqa: RUF009  (immutable)
     unwritten: UnwrittenChunks = UnwrittenChunks()  # noqa: RUF009  (immutable)
-
-    def to_json(self) -> list[Any]:
-        """For the progress channel."""
-        entry = None if self.entry is None else [self.entry.topic, self.entry.partition, self.entry.to_json()]
-        chunk = None if self.chunk is None else [self.chunk.number, self.chunk.to_json()]
-        changed = [[one.number, one.to_json()] for one in self.unwritten.changed]
-        unwritten = [changed, list(self.unwritten.forgotten)]
-        return [self.position, self.committed, entry, chunk, self.clean, self.moved, list(self.seen), unwritten]
-
-    @classmethod
-    def from_json(cls, row: list[Any]) -> Self:
-        """The inverse of `to_json`."""
-        position, committed, entry, chunk, clean, moved, seen, (changed, forgotten) = row
-        return cls(
-            position,
-            committed,
-            None if entry is None else LedgerEntry.from_json(*entry),
-            None if chunk is None else SegmentChunk.from_json(*chunk),
-            clean,
-            moved,
-            Seen(*seen),
-            UnwrittenChunks(tuple(SegmentChunk.from_json(*one) for one in changed), tuple(forgotten)),
-        )
 
 
 def start_of(

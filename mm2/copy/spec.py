@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -148,48 +147,6 @@ class CopySpec:
         """The same job with a fraction of its limits."""
         topics = {topic: limit * share for topic, limit in self.throttle_topics.items()}
         return dataclasses.replace(self, throttle=self.throttle * share, throttle_topics=topics)
-
-    def to_json(self) -> str:
-        """One line, secrets included; for the executor only."""
-        data: dict[str, Any] = {
-            field.name: getattr(self, field.name)
-            for field in dataclasses.fields(self)
-            if field.name not in ("source", "target", "partitions", "offsets", "syncs", "transactions", "changes")
-        }
-        data["source"] = self.source.to_json()
-        data["target"] = self.target.to_json()
-        data["partitions"] = [dataclasses.astuple(part) for part in self.partitions]
-        if self.offsets is not None:
-            data["offsets"] = self.offsets.to_json()
-        if self.syncs is not None:
-            data["syncs"] = [self.syncs.settings.to_json(), self.syncs.topic, self.syncs.lag_max]
-        if self.transactions is not None:
-            data["transactions"] = dataclasses.astuple(self.transactions)
-        if self.changes is not None:
-            data["changes"] = dataclasses.astuple(self.changes)
-        return json.dumps(data, separators=(",", ":"))
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """The inverse of `to_json`."""
-        data = json.loads(text)
-        offsets = data.pop("offsets", None)
-        syncs = data.pop("syncs", None)
-        transactions = data.pop("transactions", None)
-        changes = data.pop("changes", None)
-        return cls(
-            **{
-                **data,
-                "source": ClientSettings.from_json(data["source"]),
-                "target": ClientSettings.from_json(data["target"]),
-                "partitions": tuple(PartitionSpec(*part) for part in data["partitions"]),
-                "offsets": None if offsets is None else ClientSettings.from_json(offsets),
-                "transactions": None if transactions is None else TransactionsSpec(*transactions),
-                "changes": None if changes is None else ChangesSpec(*changes),
-                "preserved": tuple(data.get("preserved", ())),
-                "syncs": None if syncs is None else SyncsSpec(ClientSettings.from_json(syncs[0]), syncs[1], syncs[2]),
-            }
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,7 +139,7 @@ def _header(record: Record) -> PositionHeader | None:
         if name == POSITION_HEADER and value is not None:
             try:
                 return PositionHeader.from_bytes(value)
-            except (ValueError, KeyError, TypeError) as error:
+            except ValueError as error:
                 log.warning("position header is not readable", header=repr(value[:200]), error=repr(error))
     return None
 

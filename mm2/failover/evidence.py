@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from mm2.codec import encode, stored
 from mm2.kafka.structs import TopicPartition
 from mm2.reasons import WayBackCode
 
@@ -267,8 +268,8 @@ class PartitionEvidence:
             "target_offset": self.target_offset,
             "target_end": self.target_end,
             "others": self.others,
-            "foreign_on_source": [run.to_json() for run in self.foreign_on_source],
-            "foreign_on_target": [run.to_json() for run in self.foreign_on_target],
+            "foreign_on_source": encode(self.foreign_on_source),
+            "foreign_on_target": encode(self.foreign_on_target),
             "unmarked": self.unmarked,
             "state": self.state,
             "note": self.note,
@@ -303,35 +304,19 @@ class GroupEvidence:
     partition: int
     remote_topic: str
     source_offset: int
-    offset_source: str
+    offset_source: str = field(metadata=stored("told_by"))
     translated: int | None = None
-    found: FoundBy = FoundBy.NOTHING
-    before: int | None = None
-    after: int | None = None
+    found: FoundBy = field(default=FoundBy.NOTHING, metadata=stored("found_by"))
+    before: int | None = field(default=None, metadata=stored("offset_before"))
+    after: int | None = field(default=None, metadata=stored("offset_after"))
     outcome: Outcome = Outcome.UNTRANSLATED
     reason: str = ""
-    metadata: str = ""
+    metadata: str = field(default="", metadata=stored(is_left_out=True))
 
     @property
     def target(self) -> TopicPartition:
         """The partition on the target."""
         return TopicPartition(self.remote_topic, self.partition)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "group": self.group,
-            "topic": self.topic,
-            "partition": self.partition,
-            "remote_topic": self.remote_topic,
-            "source_offset": self.source_offset,
-            "told_by": self.offset_source,
-            "translated": self.translated,
-            "found_by": str(self.found),
-            "offset_before": self.before,
-            "offset_after": self.after,
-            "outcome": str(self.outcome),
-            "reason": self.reason,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,17 +326,8 @@ class StartEvidence:
     topic: str
     partition: int
     offset: int
-    before: int | None
+    before: int | None = field(metadata=stored("offset_before"))
     verified: bool
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "topic": self.topic,
-            "partition": self.partition,
-            "offset": self.offset,
-            "offset_before": self.before,
-            "verified": self.verified,
-        }
 
 
 @dataclass(frozen=True)
@@ -416,15 +392,15 @@ class FailoverReport:
             "records_at_risk": self.missing.exact,
             "records_at_risk_at_least": self.missing.least,
             "records_at_risk_at_most": self.missing.most,
-            "partitions": [one.to_json() for one in self.partitions],
-            "groups": [one.to_json() for one in self.groups],
-            "starts": [one.to_json() for one in self.starts],
+            "partitions": encode(self.partitions),
+            "groups": encode(self.groups),
+            "starts": encode(self.starts),
             "acls": list(self.acls),
             "divergent": list(self.divergent),
             "notes": list(self.notes),
             "done": list(self.done),
             "problems": list(self.problems),
             "advice": list(self.advice),
-            "way_back": {topic: str(code) for topic, code in self.way_back.items()},
+            "way_back": encode(self.way_back),
             "well": self.is_well,
         }

@@ -22,6 +22,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Final
 
+from mm2.codec import encode
 from mm2.config.worker_keys import storage_topics
 from mm2.connect.stores import internal_json
 from mm2.connect.stores.config_state import RESTART_PREFIX, RestartRequest
@@ -375,7 +376,7 @@ class _FlowReversal:
                     cluster,
                     self._reverse.worker["config.storage.topic"],
                     RESTART_PREFIX + SOURCE_NAME,
-                    request.to_json(),
+                    encode(request),
                 )
             deadline = time.monotonic() + START_TIMEOUT_S
             wanted = {tp: offset or 0 for tp, offset in self._wanted.items()}

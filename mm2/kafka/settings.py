@@ -6,14 +6,11 @@ part of the data (executors need them) and of `to_json`, but never of a `repr`.
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
 from mm2.config.configdef import ConfigException
-from mm2.kafka.assertion_settings import Assertion
 from mm2.kafka.ciphers import check_suites, check_versions
 from mm2.kafka.records.codec import DECOMPRESSION_MAX_BYTES
 from mm2.kafka.sasl_settings import Sasl, read_sasl
@@ -128,30 +125,10 @@ class ClientSettings:
             sasl=read_sasl(keys) if security_protocol.startswith("SASL") else None,
         )
 
-    def to_json(self) -> str:
-        """One line of JSON that `from_json` parses to equal settings. It contains the secrets."""
-        return json.dumps(dataclasses.asdict(self), separators=(",", ":"))
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        data = json.loads(text)
-        data["bootstrap"] = tuple((host, port) for host, port in data["bootstrap"])
-        data["tls"] = Tls(**_with_tuples(data["tls"])) if data["tls"] is not None else None
-        if data["sasl"] is not None:
-            data["sasl"]["options"] = tuple((name, value) for name, value in data["sasl"]["options"])
-            if data["sasl"]["assertion"] is not None:
-                data["sasl"]["assertion"] = Assertion(**data["sasl"]["assertion"])
-            data["sasl"] = Sasl(**data["sasl"])
-        return cls(**data)
-
 
 def address_text(host: str, port: int) -> str:
     """ "host:port", an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _with_tuples(data: dict[str, Any]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
 
 
 def _bootstrap(keys: TypedKeys) -> tuple[tuple[str, int], ...]:

@@ -208,8 +208,7 @@ class ProducerState:
     current_transaction_start_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerIdentity:
+class ProducerIdentity(NamedTuple):
     """Producer id and epoch as returned by InitProducerId."""
 
     producer_id: int

@@ -13,6 +13,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from mm2.codec import encode
 from mm2.config.mirrormaker import SourceAndTarget
 from mm2.connect.herder.answers import HealthInfo
 from mm2.connect.herder.interface import Herder
@@ -148,9 +149,9 @@ class FlowResources:
             answers = [self._with_lanes(pair, found) for pair, found in zip(herders, responses, strict=True)]
             worst = max(answers, key=_badness)
             if Access.of(request.scope).role < Role.METRICS:
-                return JsonAnswer(worst.without_details().to_json(), worst.http_status)
-            each = {str(pair): answer.to_json() for pair, answer in zip(herders, answers, strict=True)}
-            return JsonAnswer({**worst.to_json(), "flows": each}, worst.http_status)
+                return JsonAnswer(worst.without_details(), worst.http_status)
+            each = {str(pair): answer for pair, answer in zip(herders, answers, strict=True)}
+            return JsonAnswer({**encode(worst), "flows": each}, worst.http_status)
 
         return router
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import astuple, dataclass, replace
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple
 
+from mm2.codec import decode, encode
 from mm2.copy.ledger import Ledger, note_record
 from mm2.copy.states import PartitionState
 from mm2.kafka.errors import BrokerFailure
@@ -26,8 +26,7 @@ _NOTED_PARTITIONS: Final = 200
 _TIMEOUT_S: Final = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Preparation:
+class Preparation(NamedTuple):
     """A source partition that no task copies yet, since ``since_ms``. ``unfilled``: offsets before its first record that are still to be
     filled on the target.
     """
@@ -40,20 +39,6 @@ class Preparation:
     since_ms: int
     unfilled: int = 0
 
-    @classmethod
-    def of_json(cls, value: Any) -> Self:
-        """Raises ValueError or TypeError for anything else than its fields."""
-        topic, partition, remote_topic, state, reason, since_ms, unfilled = value
-        return cls(
-            str(topic),
-            int(partition),
-            str(remote_topic),
-            PartitionState(state),
-            str(reason),
-            int(since_ms),
-            int(unfilled),
-        )
-
 
 def preparations(ledger: Ledger) -> dict[TopicPartition, Preparation]:
     """Those in the ledger, by source partition, and those that a task has stopped before copying began. An unreadable note has none."""
@@ -64,13 +49,13 @@ def preparations(ledger: Ledger) -> dict[TopicPartition, Preparation]:
     ]
     note = ledger.notes(_NOTE).get((), {})
     with suppress(ValueError, TypeError):
-        found += [Preparation.of_json(value) for value in note.get("partitions", ())]
+        found += decode(list[Preparation], note.get("partitions", []))
     return {TopicPartition(one.topic, one.partition): one for one in found}
 
 
 def since(before: Preparation | None, now: Preparation) -> Preparation:
     """The earlier one, with its time, unless something has changed."""
-    return now if before is None or replace(before, since_ms=now.since_ms) != now else before
+    return now if before is None or before._replace(since_ms=now.since_ms) != now else before
 
 
 def filling(source: TopicPartition, remote: str, at: int, end: int, since_ms: int) -> Preparation:
@@ -97,7 +82,7 @@ class PreparationNote:
         now = (self._losses(), found)
         if now == self._written:
             return True
-        value: Mapping[str, Any] | None = {"partitions": [astuple(one) for one in found]} if found else None
+        value: Mapping[str, Any] | None = {"partitions": encode(found)} if found else None
         try:
             self._ledger.send(self._topic, [note_record(_NOTE, (), value)], 0, timeout_s=_TIMEOUT_S)
         except BrokerFailure as failure:

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import Response
 from starlette.types import ASGIApp
 
+from mm2.codec import encode
 from mm2.config.mirrormaker import SourceAndTarget
 from mm2.connect.errors import BadRequest, NotFound
 from mm2.connect.rest.access.roles import Role
@@ -20,7 +21,7 @@ from mm2.connect.rest.failures import JsonAnswer
 from mm2.connect.rest.openapi import refusals
 from mm2.connect.rest.request_values import Name
 from mm2.observer.observer import Observer
-from mm2.observer.shapes import chosen_groups, chosen_partitions, flow_json, page_json, to_json
+from mm2.observer.shapes import chosen_groups, chosen_partitions, flow_json, page_json
 from mm2.observer.topic_resources import LedgerWriter, add_topic_resources
 from mm2.observer.views import FlowView, Snapshot
 
@@ -56,9 +57,9 @@ def overview_router(observer: Observer, write: LedgerWriter | None = None) -> AP
             "at_ms": now.at_ms,
             "version": now.version,
             "flows": [flow_json(flow) for flow in now.flows],
-            "spark": to_json(now.spark),
-            "reloads": to_json(now.reloads),
-            "certificates": to_json(now.certificates),
+            "spark": encode(now.spark),
+            "reloads": encode(now.reloads),
+            "certificates": encode(now.certificates),
         }
         return JsonAnswer(whole)
 

@@ -1,37 +1,22 @@
-"""Views as JSON: fields have the names of `mm2.observer.views`, unknown values are null."""
+"""Views as JSON (`mm2.codec`): fields have the names of `mm2.observer.views`, unknown values are null."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from enum import Enum
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from mm2.codec import encode
 from mm2.observer.views import FlowView, GroupView, PartitionView
 
 #: Lists of a flow that are returned page by page.
 _PAGED: Final = ("partitions", "groups")
 
 
-def to_json(value: Any) -> Any:
-    """Convert a view, or any value in a view."""
-    if isinstance(value, Enum):
-        return value.value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(to_json(key)): to_json(one) for key, one in value.items()}
-    if isinstance(value, (frozenset, set)):
-        return sorted(to_json(one) for one in value)
-    if isinstance(value, (list, tuple)):
-        return [to_json(one) for one in value]
-    return value
-
-
 def flow_json(flow: FlowView) -> dict[str, Any]:
     """A flow with the number of its partitions and groups instead of the lists; what was not read is null."""
     made = {
-        field.name: to_json(getattr(flow, field.name)) for field in dataclasses.fields(flow) if field.name not in _PAGED
+        field.name: encode(getattr(flow, field.name)) for field in dataclasses.fields(flow) if field.name not in _PAGED
     }
     counts = {name: len(getattr(flow, name)) for name in _PAGED}
     return {"name": flow.name, **made, **counts, **dict.fromkeys(flow.unread)}
@@ -39,7 +24,7 @@ def flow_json(flow: FlowView) -> dict[str, Any]:
 
 def page_json(rows: Sequence[Any], offset: int, limit: int) -> dict[str, Any]:
     """A page of ``rows``, and their total number."""
-    return {"total": len(rows), "offset": offset, "rows": to_json(list(rows[offset : offset + limit]))}
+    return {"total": len(rows), "offset": offset, "rows": encode(list(rows[offset : offset + limit]))}
 
 
 def chosen_partitions(

@@ -19,7 +19,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol
 
 from mm2.copy.executor.changes import DroppedRange
@@ -712,14 +712,14 @@ class Comparison:
         """
         last, before = self._differences[-1] if self._differences else (None, None)
         if last is not None and last.is_followed_by(difference) and difference.source not in self._span.copied:
-            self._differences[-1] = (last._replace(records=last.records + difference.records), before)
+            self._differences[-1] = (replace(last, records=last.records + difference.records), before)
         else:
             self._differences.append((difference, near))
 
     def _finish(self) -> None:
         swaps = _swapped_ranges((difference for difference, _ in self._differences), self._route, self._shift)
         for difference, near in sorted(self._differences, key=lambda row: (row[0].sort_key, row[0].target or 0)):
-            kind, source, target, records, _ = difference
+            kind, source, target, records = difference.kind, difference.source, difference.target, difference.records
             if kind is DifferenceKind.DISPLACED and _within(swaps, target or 0, (target or 0) + records):
                 continue
             if kind in (DifferenceKind.MISSING, DifferenceKind.EXTRA) and self._is_uncertain(source, target, records):

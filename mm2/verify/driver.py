@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import structlog
 
+from mm2.codec import decode
 from mm2.copy import channel
 from mm2.copy.driver.batch import ExecutorConnection
 from mm2.copy.driver.identity import DriverIdentity
@@ -72,7 +73,7 @@ class VerifyTask:
         elif message["type"] == "range":
             found = message.get("findings")
             self._on_outcome(
-                int(message["number"]), str(message["error"]) if found is None else Findings.from_json(found)
+                int(message["number"]), str(message["error"]) if found is None else decode(Findings, found)
             )
         elif message["type"] == "final":
             self.finished.set()

@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, Self
 
+from mm2.codec import decode, encode
 from mm2.copy import channel
 from mm2.copy.executor.changes import ChangeFailed
 from mm2.copy.spec import Assignment, PartitionSpec
@@ -82,7 +83,7 @@ class DriverConnection:
             if not channel.proves(answer.get("mac"), assignment.secret, "driver", own):
                 message = "the peer of the progress channel is not the driver"
                 raise ValueError(message)
-            return cls(connection, SpanSet.from_json(answer["spec"]))
+            return cls(connection, decode(SpanSet, answer["spec"]))
         except BaseException:
             connection.close()
             raise
@@ -124,7 +125,7 @@ class _RangeComparer:
                 self._changes = RepeatedChanges(job.changes, job.patience_s, self._report_progress, limit)
             for number, span in job.spans:
                 try:
-                    result: dict[str, Any] = {"findings": self._compare(span, source, target).to_json()}
+                    result: dict[str, Any] = {"findings": encode(self._compare(span, source, target))}
                 except (KafkaFailure, ChangeFailed) as failure:
                     result = {"error": str(failure)}
                 self._connection.send({"type": "range", "number": number, **result})

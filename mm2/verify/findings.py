@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Final, NamedTuple, Self
+from typing import Final
+
+from mm2.codec import stored
 
 
 class DifferenceKind(StrEnum):
@@ -44,12 +45,13 @@ class Explained(StrEnum):
 LISTED: Final = 1000
 
 
-class Difference(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Difference:
     """A difference of ``records`` consecutive records. The first has these offsets; None if it is not on that side."""
 
     kind: DifferenceKind
-    source: int | None
-    target: int | None
+    source: int | None = field(metadata=stored("source_offset"))
+    target: int | None = field(metadata=stored("target_offset"))
     records: int = 1
     detail: str = ""
 
@@ -67,16 +69,6 @@ class Difference(NamedTuple):
             one is other is None or (one is not None and other is not None and other == one + self.records)
             for one, other in pairs
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """For a report."""
-        return {
-            "kind": str(self.kind),
-            "source_offset": self.source,
-            "target_offset": self.target,
-            "records": self.records,
-            "detail": self.detail,
-        }
 
 
 @dataclass(slots=True)
@@ -115,7 +107,7 @@ class Findings:
             self.first_difference = offset if self.first_difference is None else min(self.first_difference, offset)
         last = self.differences[-1] if self.differences else None
         if last is not None and last.is_followed_by(difference):
-            self.differences[-1] = last._replace(records=last.records + difference.records)
+            self.differences[-1] = replace(last, records=last.records + difference.records)
         elif len(self.differences) < LISTED:
             self.differences.append(difference)
 
@@ -141,23 +133,3 @@ class Findings:
             for name, count in others.items():
                 mine[name] = mine.get(name, 0) + count
         self.differences += other.differences[: LISTED - len(self.differences)]
-
-    def to_json(self) -> dict[str, Any]:
-        """The message from the executor to the driver."""
-        names = (
-            "records",
-            "source_records",
-            "target_records",
-            "bytes",
-            "first_mismatch",
-            "first_difference",
-            "counts",
-            "explained",
-        )
-        return {**{name: getattr(self, name) for name in names}, "differences": [list(one) for one in self.differences]}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`."""
-        differences = [Difference(DifferenceKind(kind), *rest) for kind, *rest in data["differences"]]
-        return cls(**{**data, "differences": differences})

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Self
 
+from mm2.codec import encode
 from mm2.copy.ledger import Verified
 from mm2.kafka.structs import TopicPartition
 from mm2.verify.findings import Difference, Findings
@@ -134,7 +135,7 @@ class PartitionReport:
             "bytes_read": self.bytes,
             "explained": dict(sorted(self.explained.items())),
             "differences": dict(sorted(self.counts.items())),
-            "listed": [difference.to_json() for difference in self.differences],
+            "listed": encode(self.differences),
             "notes": list(self.notes),
             "trouble": self.error,
         }

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
 
+from mm2.codec import encode
 from mm2.copy import channel
 from mm2.copy.driver.batch import MicroBatch
 from mm2.copy.driver.lane import Lane
@@ -281,7 +282,7 @@ class Driver:
 
     def _submit(self, batch: MicroBatch) -> None:
         self.expected[batch.id] = batch
-        self._specs[batch.id] = batch.spec.to_json()
+        self._specs[batch.id] = json.dumps(encode(batch.spec))
         self.world.after(0.02 + self.world.random.random() * 0.2, self._launch, batch)
 
     def _launch(self, batch: MicroBatch) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
 
+from mm2.codec import stored
 from mm2.connect.errors import BadRequest, MalformedBody
 from mm2.connect.plugins.plugin import LISTED
 from mm2.connect.stores.config_state import ConnectorTaskId
@@ -41,11 +42,6 @@ class _AsObject:
 TaskId = Annotated[ConnectorTaskId, _AsObject()]
 
 
-def task_id_json(task: ConnectorTaskId) -> dict[str, Any]:
-    """``{"connector", "task"}``."""
-    return {"connector": task.connector, "task": task.task}
-
-
 @dataclass(frozen=True)
 class ConnectorInfo:
     """A connector's configuration as stored: provider references are not resolved."""
@@ -54,15 +50,6 @@ class ConnectorInfo:
     config: Mapping[str, str | None] = field(repr=False)
     tasks: tuple[TaskId, ...]
     type: ConnectorType
-
-    def to_json(self) -> dict[str, Any]:
-        """``{"name", "config", "tasks", "type"}``."""
-        return {
-            "name": self.name,
-            "config": dict(self.config),
-            "tasks": [task_id_json(task) for task in self.tasks],
-            "type": self.type.value,
-        }
 
 
 @dataclass(frozen=True)
@@ -80,10 +67,6 @@ class TaskInfo:
 
     id: TaskId
     config: Mapping[str, str | None] = field(repr=False)
-
-    def to_json(self) -> dict[str, Any]:
-        """``{"id": {"connector", "task"}, "config"}``."""
-        return {"id": task_id_json(self.id), "config": dict(self.config)}
 
 
 @dataclass(frozen=True)
@@ -126,15 +109,6 @@ class ConnectorStateInfo:
     tasks: tuple[TaskStateInfo, ...]
     type: ConnectorType
 
-    def to_json(self) -> dict[str, Any]:
-        """``{"name", "connector", "tasks", "type"}``."""
-        return {
-            "name": self.name,
-            "connector": self.connector.to_json(),
-            "tasks": [task.to_json() for task in self.tasks],
-            "type": self.type.value,
-        }
-
 
 @dataclass(frozen=True)
 class ActiveTopicsInfo:
@@ -161,18 +135,6 @@ class ConnectorOffsets:
     """Offsets of a connector (KIP-875)."""
 
     offsets: tuple[ConnectorOffset, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """``{"offsets": [{"partition", "offset"}…]}``."""
-        return {
-            "offsets": [
-                {
-                    "partition": None if entry.partition is None else dict(entry.partition),
-                    "offset": None if entry.offset is None else dict(entry.offset),
-                }
-                for entry in self.offsets
-            ]
-        }
 
     @classmethod
     def from_json(cls, body: Any) -> ConnectorOffsets:
@@ -243,10 +205,6 @@ class Message:
 
     message: str
 
-    def to_json(self) -> dict[str, Any]:
-        """``{"message"}``."""
-        return {"message": self.message}
-
 
 @dataclass(frozen=True)
 class PluginInfo:
@@ -273,10 +231,6 @@ class LoggerLevel:
     #: Milliseconds since the epoch.
     last_modified: int | None
 
-    def to_json(self) -> dict[str, Any]:
-        """``{"level", "last_modified"}``."""
-        return {"level": self.level, "last_modified": self.last_modified}
-
 
 @dataclass(frozen=True)
 class HealthInfo:
@@ -284,11 +238,7 @@ class HealthInfo:
 
     status: Literal["healthy", "starting", "unhealthy"]
     message: str
-    http_status: int = field(metadata={"exclude": True})
-
-    def to_json(self) -> dict[str, Any]:
-        """``{"status", "message"}``."""
-        return {"status": self.status, "message": self.message}
+    http_status: int = field(metadata={"exclude": True, **stored(is_left_out=True)})  # "exclude" is for pydantic
 
     def without_details(self) -> HealthInfo:
         """Only the status, for clients without a role."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from mm2.codec import encode
 from mm2.config.config_infos import ConfigKeyInfo
 from mm2.config.configdef import ConfigDef, ConfigException, Recommender
 from mm2.config.connector_keys import SINK_CONNECTOR_CONFIG, SOURCE_CONNECTOR_CONFIG
@@ -101,7 +102,7 @@ class PluginInfos:
         if isinstance(plugin, Connector):
             base = SINK_CONNECTOR_CONFIG if isinstance(plugin, SinkConnector) else SOURCE_CONNECTOR_CONFIG
             keys.update({key: row for key, row in base.keys.items() if key not in keys})
-        return [ConfigKeyInfo.of(row).as_json() for row in keys.values()]
+        return [encode(ConfigKeyInfo.of(row)) for row in keys.values()]
 
 
 @dataclass(frozen=True)

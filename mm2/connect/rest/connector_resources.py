@@ -73,7 +73,7 @@ def _add_reading(router: APIRouter, herder: Herder, requests: Requests) -> None:
     @needs(Role.VIEWER)
     async def get_connector(connector: Name) -> Response:
         """Configuration and tasks of a connector."""
-        return JsonAnswer((await requests.complete(herder.connector_info, connector)).to_json())
+        return JsonAnswer(await requests.complete(herder.connector_info, connector))
 
     @router.get("/{connector}/config", response_model=dict[str, str | None], responses=refusals(404, 409, 415, 500))
     @needs(Role.VIEWER)
@@ -86,7 +86,7 @@ def _add_reading(router: APIRouter, herder: Herder, requests: Requests) -> None:
     @needs(Role.VIEWER)
     async def get_status(connector: Name) -> Response:
         """States of a connector and its tasks."""
-        return JsonAnswer((await requests.ask(herder.connector_status, connector)).to_json())
+        return JsonAnswer(await requests.ask(herder.connector_status, connector))
 
 
 def _expanded(herder: Herder, names: list[str], expansions: list[str]) -> dict[str, dict[str, Any]]:
@@ -98,9 +98,9 @@ def _expanded(herder: Herder, names: list[str], expansions: list[str]) -> dict[s
         details: dict[str, Any] = {}
         try:
             if "status" in known:
-                details["status"] = herder.connector_status(name).to_json()
+                details["status"] = herder.connector_status(name)
             if "info" in known:
-                details["info"] = herder.known_connector_info(name).to_json()
+                details["info"] = herder.known_connector_info(name)
         except NotFound:
             continue  # deleted meanwhile, or no status yet
         answer[name] = details
@@ -128,7 +128,7 @@ def _add_creation(router: APIRouter, herder: Herder, requests: Requests) -> None
             allow_replace=False,
             target_state=wanted.initial_state,
         )
-        answer = relayed(outcome, 201, lambda created: created.info.to_json())
+        answer = relayed(outcome, 201, lambda created: created.info)
         answer.headers["Location"] = _location(request, wanted.name)
         return answer
 
@@ -146,7 +146,7 @@ def _add_creation(router: APIRouter, herder: Herder, requests: Requests) -> None
             request, herder.put_connector_config, connector, config, allow_replace=True
         )
         is_new = outcome.status == 201 if isinstance(outcome, RemoteAnswer) else outcome.created
-        answer = relayed(outcome, 201 if is_new else 200, lambda created: created.info.to_json())
+        answer = relayed(outcome, 201 if is_new else 200, lambda created: created.info)
         if is_new:
             answer.headers["Location"] = _location(request, connector)
         return answer
@@ -164,7 +164,7 @@ def _add_modification(router: APIRouter, herder: Herder, requests: Requests) -> 
         """Change parts of a configuration; null removes a key (KIP-477)."""
         patch = await read_json(request, parse_string_map, "configuration")
         outcome = await requests.complete_or_forward(request, herder.patch_connector_config, connector, patch)
-        return relayed(outcome, 200, lambda created: created.info.to_json())
+        return relayed(outcome, 200, lambda created: created.info)
 
     @router.delete("/{connector}", status_code=204, responses=refusals(404, 409, 415, 500))
     @needs(Role.ADMIN)
@@ -216,7 +216,7 @@ def _add_states(router: APIRouter, herder: Herder, requests: Requests) -> None:
             return relayed_nothing(await requests.complete_or_forward(request, herder.restart_connector, connector))
         plan = RestartRequest(connector, only_failed=only_failed, include_tasks=include_tasks)
         outcome = await requests.complete_or_forward(request, herder.restart_connector_and_tasks, plan)
-        return relayed(outcome, 202, lambda states: states.to_json())
+        return relayed(outcome, 202, lambda states: states)
 
 
 def _add_tasks(router: APIRouter, herder: Herder, requests: Requests) -> None:
@@ -225,14 +225,14 @@ def _add_tasks(router: APIRouter, herder: Herder, requests: Requests) -> None:
     async def get_tasks(connector: Name) -> Response:
         """Configurations of the tasks of a connector."""
         tasks = await requests.complete(herder.task_configs, connector)
-        return JsonAnswer([task.to_json() for task in tasks])
+        return JsonAnswer(tasks)
 
     @router.get("/{connector}/tasks/{task}/status", response_model=TaskStateInfo, responses=refusals(404, 415))
     @needs(Role.VIEWER)
     async def get_task_status(connector: Name, task: TaskNumber) -> Response:
         """State of a task."""
         state = await requests.ask(herder.task_status, ConnectorTaskId(connector, java_int(task)))
-        return JsonAnswer(state.to_json())
+        return JsonAnswer(state)
 
     @router.post("/{connector}/tasks/{task}/restart", status_code=204, responses=refusals(404, 409, 415, 500))
     @needs(Role.OPERATOR)
@@ -247,7 +247,7 @@ def _add_topics(router: APIRouter, herder: Herder, requests: Requests) -> None:
     @needs(Role.VIEWER)
     async def get_topics(connector: Name) -> Response:
         """Topics that a connector has used (KIP-558)."""
-        return JsonAnswer((await requests.ask(herder.connector_topics, connector)).to_json())
+        return JsonAnswer(await requests.ask(herder.connector_topics, connector))
 
     @router.put(
         "/{connector}/topics/reset", status_code=202, response_class=Response, responses=refusals(403, 415, 500)
@@ -264,7 +264,7 @@ def _add_offsets(router: APIRouter, herder: Herder, requests: Requests) -> None:
     @needs(Role.VIEWER)
     async def get_offsets(connector: Name) -> Response:
         """Offsets of a connector (KIP-875)."""
-        return JsonAnswer((await requests.complete(herder.connector_offsets, connector)).to_json())
+        return JsonAnswer(await requests.complete(herder.connector_offsets, connector))
 
     @router.patch(
         "/{connector}/offsets",
@@ -277,14 +277,14 @@ def _add_offsets(router: APIRouter, herder: Herder, requests: Requests) -> None:
         """Change offsets of a stopped connector; an offset of null removes the offset of a partition."""
         offsets = await read_json(request, parse_offsets)
         outcome = await requests.complete_or_forward(request, herder.alter_connector_offsets, connector, offsets)
-        return relayed(outcome, 200, lambda message: message.to_json())
+        return relayed(outcome, 200, lambda message: message)
 
     @router.delete("/{connector}/offsets", response_model=Message, responses=refusals(404, 409, 415, 500))
     @needs(Role.ADMIN)
     async def reset_offsets(connector: Name, request: Request, forward: Forward = None) -> Response:
         """Reset the offsets of a stopped connector."""
         outcome = await requests.complete_or_forward(request, herder.reset_connector_offsets, connector)
-        return relayed(outcome, 200, lambda message: message.to_json())
+        return relayed(outcome, 200, lambda message: message)
 
 
 def _named(name: str, config: dict[str, str | None]) -> dict[str, str | None]:

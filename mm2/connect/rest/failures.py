@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import http
 import json
 from typing import Any, Final
@@ -11,6 +10,7 @@ import structlog
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
+from mm2.codec import encode
 from mm2.connect.errors import RequestError
 
 log = structlog.get_logger(__name__)
@@ -40,15 +40,9 @@ class JsonAnswer(Response):
 
     def render(self, content: Any) -> bytes:
         """The body."""
-        text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
+        text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=encode)
         # A plugin's message may contain an unpaired surrogate, which must not make the whole response fail.
         return text.encode("utf-8", errors="replace")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, bytes | bytearray | memoryview):
-        return base64.b64encode(bytes(value)).decode("ascii")
-    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
 def failure_answer(error: BaseException) -> Response:

@@ -91,7 +91,7 @@ def root_router(herder: Herder, requests: Requests, rules: HealthRules) -> APIRo
     async def health(request: Request) -> Response:
         """Whether the worker has started and its herder responds."""
         answer = rules.complete(await requests.health(herder, rules.timeout_s))
-        return JsonAnswer(shown_health(answer, request).to_json(), answer.http_status)
+        return JsonAnswer(shown_health(answer, request), answer.http_status)
 
     return router
 
@@ -115,7 +115,7 @@ def plugins_router(herder: Herder, requests: Requests) -> APIRouter:
         """All connectors; with ``connectorsOnly=false`` also transformations, predicates and converters."""
         only = java_bool(connectorsOnly, default=True)
         plugins = await requests.ask(herder.connector_plugins, connectors_only=only is True)
-        return JsonAnswer([plugin.to_json() for plugin in plugins])
+        return JsonAnswer(plugins)
 
     @router.get("/{plugin}/config", response_model=list[ConfigKeyInfo], responses=refusals(404, 415, 500))
     @needs(Role.VIEWER)
@@ -146,7 +146,7 @@ def plugins_router(herder: Herder, requests: Requests) -> APIRouter:
         if named is not None and not _pruned(named).endswith(_pruned(plugin)):
             raise BadRequest(f"Included connector type {named} does not match request type {plugin}")
         infos = await requests.complete(herder.validate_connector_config, config)
-        return JsonAnswer(infos.as_json())
+        return JsonAnswer(infos)
 
     return router
 
@@ -169,7 +169,7 @@ def loggers_router(herder: Herder, requests: Requests) -> APIRouter:
     async def list_loggers() -> Response:
         """Loggers with their own level."""
         loggers = await requests.ask(herder.all_loggers)
-        return JsonAnswer({name: level.to_json() for name, level in loggers.items()})
+        return JsonAnswer(loggers)
 
     @router.get("/{logger}", response_model=LoggerLevel, responses=refusals(404, 415))
     @needs(Role.VIEWER)
@@ -178,7 +178,7 @@ def loggers_router(herder: Herder, requests: Requests) -> APIRouter:
         level = await requests.ask(herder.logger_level, logger)
         if level is None:
             raise NotFound(f"Logger {logger} not found.")
-        return JsonAnswer(level.to_json())
+        return JsonAnswer(level)
 
     @router.put(
         "/{logger}",

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mm2.codec import encode
 from mm2.connect.api import ConnectError
 from mm2.connect.request_signing import SessionKey
 from mm2.connect.stores import internal_json
@@ -170,7 +171,7 @@ class KafkaConfigStore(ConfigStore):
     def put_restart_request(self, request: RestartRequest) -> None:
         self._write(
             f"the restart request for connector {request.connector}",
-            [(RESTART_PREFIX + request.connector, request.to_json())],
+            [(RESTART_PREFIX + request.connector, encode(request))],
         )
 
     def put_logger_level(self, namespace: str, level: str) -> None:

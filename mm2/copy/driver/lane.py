@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import structlog
 
+from mm2.codec import decode, encode
 from mm2.copy.channel import LEASE_TIMEOUT_S
 from mm2.copy.driver.batch import MicroBatch
 from mm2.copy.driver.slots import Slots
@@ -285,7 +286,7 @@ class Lane:
         retries = 0
         while missing:
             try:
-                known = {**known, **{tp: start.to_json() for tp, start in self._read_starts(missing).items()}}
+                known = {**known, **{tp: encode(start) for tp, start in self._read_starts(missing).items()}}
                 break
             except ValueError as error:
                 self.failure = str(error)
@@ -300,7 +301,7 @@ class Lane:
         self._blocked_reason = ""
         if (ledger := self._ledger()) is not None:
             for tp in known.keys() & ledger.late():
-                known[tp] = ledger.with_late_chunks(tp, Start.from_json(known[tp])).to_json()
+                known[tp] = encode(ledger.with_late_chunks(tp, decode(Start, known[tp])))
         if pauses := self._paused():
             batch.pause(pauses)
         batch.start(known, self._attempts)

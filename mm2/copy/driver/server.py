@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
+from mm2.codec import encode
 from mm2.copy import channel
 from mm2.copy.driver.batch import ExecutorConnection
 from mm2.copy.driver.identity import DriverIdentity
@@ -26,13 +27,6 @@ _ACCEPT_PAUSE_S: Final = 1.0
 _CLOSE_TIMEOUT_S: Final = 5.0
 #: A task that was cancelled while Spark started it may still connect. It is logged differently from an unknown client.
 _FORGOTTEN_KEPT: Final = 1024
-
-
-class Job(Protocol):
-    """The job that is sent to an authenticated executor."""
-
-    def to_json(self) -> str:
-        """As JSON, with secrets."""
 
 
 class ExpectedTasks(Protocol):
@@ -53,8 +47,8 @@ class ExpectedTasks(Protocol):
         """Shared with its executor only, hex."""
 
     @property
-    def spec(self) -> Job:
-        """The job."""
+    def spec(self) -> Any:
+        """The job, with secrets: what `mm2.codec.encode` accepts."""
 
     def attach(self, connection: ExecutorConnection) -> bool:
         """Set the executor's connection; False for a second one."""
@@ -283,7 +277,7 @@ class _Peer(asyncio.Protocol):
             self._timeout.cancel()
             self._server.authenticated(self)
             mac = channel.proof(batch.secret, "driver", message.get("nonce"))
-            self._transport.write(channel.encode({"mac": mac, "spec": batch.spec.to_json()}))
+            self._transport.write(channel.encode({"mac": mac, "spec": encode(batch.spec)}))
 
     @property
     def _is_local(self) -> bool:

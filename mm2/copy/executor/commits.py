@@ -25,7 +25,17 @@ from mm2.copy.executor.syncs import Syncs
 from mm2.copy.executor.transaction import TaskTransactions
 from mm2.copy.executor.window import SourceRange
 from mm2.copy.segments import SegmentChunk
-from mm2.copy.session import Lease, LedgerEntry, Mark, PartitionCondition, PreviousCommit, Session, SourceState, Start
+from mm2.copy.session import (
+    Lease,
+    LedgerEntry,
+    Mark,
+    PartitionCondition,
+    PreviousCommit,
+    RemoteTopic,
+    Session,
+    SourceState,
+    Start,
+)
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.records.record import Record
@@ -504,8 +514,7 @@ class TransactionCommits(Commits):
             cursor.known_end,
             cursor.retired,
             session,
-            cursor.spec.remote_topic,
-            self._target_log(cursor).topic_id,
+            RemoteTopic(cursor.spec.remote_topic, self._target_log(cursor).topic_id),
             cursor.former,
             cursor.written_by,
         )
@@ -530,16 +539,5 @@ def _previous_commit_of(start: Start) -> PreviousCommit:
         return PreviousCommit(Mark(start.position or 0, -1, 0), {}, chunk.number, chunk.extent(), 0)
     state = None
     if not start.moved:
-        state = SourceState(
-            entry.source_id,
-            entry.source_epoch,
-            entry.known_epoch,
-            entry.end,
-            entry.retired,
-            entry.session,
-            entry.remote_topic,
-            entry.target_id,
-            entry.former,
-            entry.written_by,
-        )
+        state = SourceState.of(entry)
     return PreviousCommit(entry.mark, dict(entry.gaps), chunk.number, chunk.extent(), len(entry.lost), state)

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import structlog
 
+from mm2.codec import decode, encode
 from mm2.copy import channel
 from mm2.copy.executor.awake import AwakeCursors
 from mm2.copy.executor.background import BackgroundTasks
@@ -331,7 +332,7 @@ class Copier:
         rows = message["starts"]
         if self._changer is not None:
             self._changer.continue_attempts(message["attempts"])
-        starts = {TopicPartition(topic, partition): Start.from_json(start) for topic, partition, start in rows}
+        starts = {TopicPartition(topic, partition): decode(Start, start) for topic, partition, start in rows}
         for tp, start in starts.items():
             before, now_ms = Lease() if start.entry is None else start.entry.lease, time.time_ns() // 1_000_000
             if before.epoch > now_ms + _CLOCK_WARN_MS:
@@ -467,7 +468,7 @@ class Copier:
             start = Start(
                 cursor.window.position, committed, entry, trail.newest, clean, seen=seen, unwritten=trail.unwritten()
             )
-            rows.append([tp.topic, tp.partition, start.to_json()])
+            rows.append([tp.topic, tp.partition, encode(start)])
         return rows
 
     # -- stopping ------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from typing import Any
 
 import structlog
 
+from mm2.codec import decode
 from mm2.copy import channel
 from mm2.copy.spec import Assignment, CopySpec
 
@@ -163,7 +164,7 @@ class DriverLink:
         if not channel.proves(answer.get("mac"), secret, "driver", own):
             message = "the progress channel was answered by another process than the driver"
             raise ValueError(message)
-        return CopySpec.from_json(answer["spec"])
+        return decode(CopySpec, answer["spec"])
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mm2.codec import encode
 from mm2.config.configdef import ConfigDef, ConfigInfos, ConfigValue, Importance, Recommender, Type, Width, at_least
 
 
@@ -15,7 +16,7 @@ def sample() -> ConfigDef:
 
 
 def test_all_values_are_strings_in_the_order_of_definition() -> None:
-    infos = sample().config_infos("Some", {"n": "2", "l": "x, y", "pw": "s3cret"}).as_json()
+    infos = encode(sample().config_infos("Some", {"n": "2", "l": "x, y", "pw": "s3cret"}))
     assert infos["name"] == "Some"
     assert infos["error_count"] == 0
     assert infos["groups"] == ["Common", "Lists"]
@@ -58,7 +59,7 @@ def test_a_value_without_a_type_is_null_and_the_validator_can_add_an_error() -> 
 def test_errors_of_undefined_keys_come_first_without_a_definition() -> None:
     values = [*sample().config_values({"pw": "p"}), ConfigValue("odd", None, errors=["No.", "Never."])]
     infos = ConfigInfos.of("Some", sample().keys, values)
-    assert infos.as_json()["configs"][0] == {
+    assert encode(infos)["configs"][0] == {
         "definition": None,
         "value": {"name": "odd", "value": None, "recommended_values": [], "errors": ["No.", "Never."], "visible": True},
     }

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from mm2.codec import encode
 from mm2.config.worker_keys import WorkerConfig
 from mm2.connect import request_signing
 from mm2.connect.api import ConnectError
@@ -178,7 +179,7 @@ def test_a_restart_follows_its_flags(only_failed: bool, include_tasks: bool, con
     plan = restart_plan(RestartRequest("c", only_failed, include_tasks), states("RUNNING", "RUNNING", "FAILED"))
     assert plan.connector is connector
     assert [task.task for task in plan.tasks] == tasks
-    shown = plan.states.to_json()
+    shown = encode(plan.states)
     assert shown["connector"]["state"] == ("RESTARTING" if connector else "RUNNING")
     assert [task["state"] for task in shown["tasks"]] == [
         "RESTARTING" if number in tasks else state for number, state in enumerate(("RUNNING", "FAILED"))

@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
+from mm2.codec import decode
 from mm2.copy import channel
 from mm2.copy.executor.awake import AwakeCursors
 from mm2.copy.executor.commits import Commits, TransactionCommits
@@ -298,13 +299,13 @@ def test_a_hand_off_after_a_lookup_is_clean_only_after_an_acknowledgement() -> N
     )
 
     def starts() -> list[tuple[bool, int]]:
-        return [(start.clean, start.seen.offset) for _, _, row in copier._starts() for start in [Start.from_json(row)]]
+        return [(start.clean, start.seen.offset) for _, _, row in copier._starts() for start in [decode(Start, row)]]
 
     assert starts() == [(True, 3)]
     position = bench.cursor.window.position
     for until, passed_on in ((position, -1), (position + 1, position + 1)):
         bench.cursor.shared_until = until
-        entry = Start.from_json(copier._starts()[0][2]).entry
+        entry = decode(Start, copier._starts()[0][2]).entry
         assert entry is not None
         assert entry.shared_until == passed_on, "how far earlier holders may have read (rule S9)"
     assert starts() == [(True, 3)]

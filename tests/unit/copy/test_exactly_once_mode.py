@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 import tests.unit.copy.test_sink as sinks
+from mm2.codec import decode
 from mm2.config.worker_keys import WorkerConfig
 from mm2.connect import node
 from mm2.connect.node import Node
@@ -27,7 +28,17 @@ from mm2.copy.executor.partition_events import PartitionEvents
 from mm2.copy.executor.target_progress import FoundBatch
 from mm2.copy.executor.transaction import TaskTransactions
 from mm2.copy.ledger import Ledger, entry_record
-from mm2.copy.session import FormerTopic, Lease, LedgerEntry, Mark, PreviousCommit, Session, SourceState, Start
+from mm2.copy.session import (
+    FormerTopic,
+    Lease,
+    LedgerEntry,
+    Mark,
+    PreviousCommit,
+    RemoteTopic,
+    Session,
+    SourceState,
+    Start,
+)
 from mm2.copy.spec import Assignment, TransactionsSpec
 from mm2.copy.states import PartitionState
 from mm2.copy.tally import Tally
@@ -367,7 +378,7 @@ def test_an_entry_of_an_older_version_is_undone_in_its_topic() -> None:
     entry = scene.positions.entries[-1]
     data = entry.replace(target_id="dst").to_json()
     del data["before_state"]["target"]
-    undone = LedgerEntry.from_json(entry.topic, entry.partition, data).undone()
+    undone = decode(LedgerEntry, data).undone()
     assert (undone.remote_topic, undone.target_id, undone.mark) == ("A.t", "dst", Mark(100, 200, 100))
 
 
@@ -965,14 +976,14 @@ def test_the_producer_of_the_record_before_the_position_is_kept() -> None:
 
 def test_the_previous_state_is_written_so_that_other_versions_read_the_rest() -> None:
     session = Session(ProducerIdentity(7, 1), Mark(0, 100, 0))
-    state = SourceState("old", 3, 4, 100, ("older",), session, "A.t", written_by=7)
+    state = SourceState("old", 3, 4, 100, ("older",), session, RemoteTopic("A.t"), written_by=7)
     before = PreviousCommit(Mark(80, 180, 80), {"control": 1}, 2, (1, 2, 3), 1, state)
     entry = LedgerEntry("t", 0, "A.t", Mark(120, 230, 20), 80, "new", before=before, written_by=8)
     data = json.loads(json.dumps(entry.to_json()))
-    assert LedgerEntry.from_json("t", 0, data) == entry
+    assert decode(LedgerEntry, data) == entry
     assert len(data["before"]) == 5, "a version before takes no sixth"
     del data["before_state"]
-    earlier = LedgerEntry.from_json("t", 0, data)
+    earlier = decode(LedgerEntry, data)
     assert earlier == entry.replace(before=before._replace(state=None))
     assert earlier.undone().source_id == "new", "older versions write no more"
 

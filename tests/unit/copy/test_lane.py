@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from mm2.codec import decode, encode
 from mm2.copy.driver import lane as lanes
 from mm2.copy.driver.batch import MicroBatch
 from mm2.copy.driver.lane import Lane
@@ -108,7 +109,7 @@ class Stage:
         batch.received({"type": "claimed"})
         wait_until(lambda: self.messages(batch, "start"))
         (message,) = self.messages(batch, "start")
-        return {TopicPartition(topic, part): Start.from_json(row).position for topic, part, row in message["starts"]}
+        return {TopicPartition(topic, part): decode(Start, row).position for topic, part, row in message["starts"]}
 
     def final(
         self, batch: MicroBatch, *rows: PartitionProgress, starts: dict[TopicPartition, Start] | None = None
@@ -124,7 +125,7 @@ def end(
         {
             "type": "final",
             "partitions": [item.to_row() for item in rows],
-            "starts": [[*tp, start.to_json()] for tp, start in (starts or {}).items()],
+            "starts": [[*tp, encode(start)] for tp, start in (starts or {}).items()],
             **more,
         }
     )
@@ -222,7 +223,7 @@ def test_the_next_batch_begins_where_the_last_one_ended_and_not_before() -> None
         assert stage.begun(second) == {T0: 9, T1: 2}
         assert stage.read == [[T0, T1], [T1]], "only what was not handed over is read"
         (message,) = stage.messages(second, "start")
-        assert {tuple(tp): Start.from_json(start) for *tp, start in message["starts"]}[T0] == handed_over
+        assert {tuple(tp): decode(Start, start) for *tp, start in message["starts"]}[T0] == handed_over
         report(second, row(T0, 12, records=3))
         rows = {item.source: item for item in lane.progress()}
         assert (rows[T0].records, rows[T0].position, rows[T1].records) == (12, 12, 1)
@@ -251,7 +252,7 @@ def test_chunks_replaced_by_a_late_write_are_added_to_a_hand_off() -> None:
         stage.final(first, row(T0, 10), row(T1, 10), starts=handed_over)
         stage.begun(second)
         (message,) = stage.messages(second, "start")
-        starts = {TopicPartition(*tp): Start.from_json(start) for *tp, start in message["starts"]}
+        starts = {TopicPartition(*tp): decode(Start, start) for *tp, start in message["starts"]}
         assert starts[T0].unwritten == UnwrittenChunks((full,))
         assert starts[T1].unwritten == UnwrittenChunks()
         end(second)

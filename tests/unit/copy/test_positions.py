@@ -374,7 +374,7 @@ def test_a_position_describes_itself() -> None:
     assert name == POSITION_HEADER
     assert value is not None
     assert PositionHeader.from_bytes(value) == PositionHeader(
-        Lease(1_000, 1), session, Mark(42, 142, 42), Seen(7), (3, 4, 9), "A.t"
+        Lease(1_000, 1), Mark(42, 142, 42), session, Seen(7), (3, 4, 9), "A.t"
     )
     (written,) = [record for topic, _, record in desk.log if topic == "ledger"]
     assert written.value is not None
@@ -428,7 +428,7 @@ def started(entry: LedgerEntry, *records: tuple[int | None, Lease | None, int]) 
                 None if position is None else offset_value(position),
                 None
                 if lease is None
-                else PositionHeader(lease, SESSION, Mark(position or 0, -1, position or 0), Seen(seen)),
+                else PositionHeader(lease, Mark(position or 0, -1, position or 0), SESSION, Seen(seen)),
             )
             for address, (position, lease, seen) in enumerate(records)
         ]

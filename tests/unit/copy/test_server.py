@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from mm2.codec import decode
 from mm2.copy import channel
 from mm2.copy.driver.batch import MicroBatch
 from mm2.copy.driver.identity import DriverIdentity
@@ -75,7 +76,7 @@ def test_both_sides_authenticate_and_the_job_is_sent(server: ChannelServer) -> N
     own = executor.hello(batch)
     answer = executor.hear()
     assert channel.proves(answer["mac"], batch.secret, "driver", own)
-    assert CopySpec.from_json(answer["spec"]) == SPEC
+    assert decode(CopySpec, answer["spec"]) == SPEC
     executor.say({"type": "ready"})
     assert executor.hear() == {"type": "go"}
     assert batch.ready.is_set()

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mm2.codec import decode, encode
 from mm2.copy.ledger import Key, Ledger, chunk_record, chunk_tombstone, entry_record, key_bytes, parse_key
 from mm2.copy.segments import CHUNK_SIZE, CHUNKS_KEPT, Gap, Segment, SegmentChunk, Trail, UnwrittenChunks
 from mm2.copy.session import (
@@ -50,16 +51,16 @@ ENTRY = LedgerEntry(
 
 
 def test_entry_survives_the_ledger() -> None:
-    assert LedgerEntry.from_json("orders", 0, ENTRY.to_json()) == ENTRY
+    assert decode(LedgerEntry, ENTRY.to_json()) == ENTRY
     many = ENTRY.replace(lost_before=7)
-    assert LedgerEntry.from_json("orders", 0, many.to_json()) == many
+    assert decode(LedgerEntry, many.to_json()) == many
     assert (ENTRY.lost_ranges, many.lost_ranges) == (1, 8)
     ruled = ENTRY.replace(session=Session(ProducerIdentity(7, 0), Mark(1, 2, 0), "isolation=read_committed"))
-    assert LedgerEntry.from_json("orders", 0, ruled.to_json()) == ruled
+    assert decode(LedgerEntry, ruled.to_json()) == ruled
     ahead = ENTRY.replace(known_epoch=5, retired=("src0", "dst0"), source_epochs=(EpochStart(2, 7), EpochStart(3, 40)))
-    assert LedgerEntry.from_json("orders", 0, ahead.to_json()) == ahead
+    assert decode(LedgerEntry, ahead.to_json()) == ahead
     moved = ENTRY.replace(former=FormerTopic("orders", 40), is_preserved=True, fills_by_transactions=True)
-    assert LedgerEntry.from_json("orders", 0, moved.to_json()) == moved
+    assert decode(LedgerEntry, moved.to_json()) == moved
 
 
 def test_sessions_that_ended_before_are_named_until_a_record_is_counted() -> None:
@@ -67,19 +68,19 @@ def test_sessions_that_ended_before_are_named_until_a_record_is_counted() -> Non
     session = Session(ProducerIdentity(7, 0), Mark(80, 200, 0), "isolation=read_uncommitted", (ended,))
     first = ENTRY.replace(session=session, mark=session.start)
     assert first.ended_sessions == (ended,)
-    assert LedgerEntry.from_json("orders", 0, first.to_json()) == first
+    assert decode(LedgerEntry, first.to_json()) == first
     header = PositionHeader.of(first)
     assert PositionHeader.from_bytes(header.to_bytes()) == header
     later = first.replace(mark=Mark(90, 210, 10))
     assert (later.ended_sessions, ENTRY.ended_sessions, ENTRY.replace(session=None).ended_sessions) == ((), (), ())
     settled = Session(session.producer, session.start, session.rules)
-    assert LedgerEntry.from_json("orders", 0, later.to_json()).session == settled
+    assert decode(LedgerEntry, later.to_json()).session == settled
     assert PositionHeader.from_bytes(PositionHeader.of(later).to_bytes()).session == settled
 
 
 def test_an_entry_and_a_position_name_their_copy() -> None:
     entry = ENTRY.replace(copy_id=CopyId("connect", "c1", "cluster-1"), seen=Seen(40, "topic-id/3"))
-    assert LedgerEntry.from_json("orders", 0, entry.to_json()) == entry
+    assert decode(LedgerEntry, entry.to_json()) == entry
     header = PositionHeader.of(entry)
     assert (header.remote_topic, header.copy_id, header.seen) == (ENTRY.remote_topic, entry.copy_id, entry.seen)
     assert PositionHeader.from_bytes(header.to_bytes()) == header
@@ -126,7 +127,7 @@ def test_a_session_in_another_remote_topic_of_which_the_ledger_has_lost_the_entr
 def test_an_older_entry_names_its_epoch_once() -> None:
     data = ENTRY.replace(known_epoch=5).to_json()
     del data["source"]["known"]
-    assert LedgerEntry.from_json("orders", 0, data).known_epoch == ENTRY.source_epoch
+    assert decode(LedgerEntry, data).known_epoch == ENTRY.source_epoch
 
 
 def test_start_survives_the_channel() -> None:
@@ -136,7 +137,7 @@ def test_start_survives_the_channel() -> None:
         Start(120, 120, ENTRY, SegmentChunk(3, [Segment(1, 2, 3)]), True),
         Start(7, 7, ENTRY.replace(session=None), moved=True),
     ):
-        assert Start.from_json(start.to_json()) == start
+        assert decode(Start, encode(start)) == start
 
 
 @pytest.mark.parametrize("committed", [110, 120])
@@ -251,7 +252,7 @@ def test_old_chunks_are_forgotten_by_a_tombstone() -> None:
 )
 def test_chunks_survive_the_ledger(segments: list[tuple[int, int, int]], gaps: list[tuple[int, int, str]]) -> None:
     chunk = SegmentChunk(4, [Segment(*row) for row in segments], [Gap(first, first + n, why) for first, n, why in gaps])
-    assert SegmentChunk.from_json(4, chunk.to_json()) == chunk
+    assert SegmentChunk.from_json(chunk.to_json()) == chunk
 
 
 def test_the_newest_segment_ends_at_the_mark() -> None:
@@ -306,7 +307,7 @@ def test_chunks_of_an_unacknowledged_commit_are_written_by_the_successor() -> No
     trail.take_changed()
     handed_over = Start(0, chunk=trail.newest, unwritten=trail.unwritten())
 
-    start = Start.from_json(json.loads(json.dumps(handed_over.to_json())))
+    start = decode(Start, json.loads(json.dumps(encode(handed_over))))
     successor = Trail(start.chunk, unwritten=start.unwritten)
     changed, _ = successor.take_changed()
     assert [(chunk.number, len(chunk.segments), len(chunk.gaps)) for chunk in changed] == [

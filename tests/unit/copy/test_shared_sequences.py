@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from mm2.codec import decode
 from mm2.copy.executor.losses import Losses
 from mm2.copy.executor.outbox import OutgoingBatch
 from mm2.copy.executor.outgoing_records import CopiedRange
@@ -240,7 +241,7 @@ def test_an_epoch_is_never_used_again() -> None:
     assert again.session is not None
     assert (again.session.producer, again.session.reserved) == (ProducerIdentity(7, 1), 2)
     assert again.session.successor == ProducerIdentity(7, 3)
-    assert LedgerEntry.from_json("t", 0, again.to_json()) == again
+    assert decode(LedgerEntry, again.to_json()) == again
     other = dataclasses.replace(later, producer=ProducerIdentity(9, 4))
     assert entry.replace(session=other).revived(ended).session == Session(ended.producer, ended.start)
 
@@ -260,7 +261,7 @@ def test_after_the_last_epoch_another_producer_follows() -> None:
 def test_the_ledger_has_how_far_earlier_holders_may_have_read() -> None:
     for shared in (-1, 0, 70, UNBOUNDED):
         entry = ENTRY.replace(shared_until=shared)
-        assert LedgerEntry.from_json("t", 0, entry.to_json()) == entry
+        assert decode(LedgerEntry, entry.to_json()) == entry
     assert "shared" not in ENTRY.to_json()
 
 

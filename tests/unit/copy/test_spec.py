@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
+from mm2.codec import decode, encode
 from mm2.copy.driver.engine import _lane_partitions, _sum_gaps
 from mm2.copy.spec import ChangesSpec, CopySpec, PartitionProgress, PartitionSpec, SyncsSpec, TransactionsSpec
 from mm2.kafka.settings import ClientSettings
@@ -51,19 +52,19 @@ def spec_of(partitions: int, lanes: int = 0) -> CopySpec:
 
 def test_a_spec_travels_as_json() -> None:
     spec = spec_of(3)
-    text = spec.to_json()
+    text = json.dumps(encode(spec))
     assert "\n" not in text
-    assert CopySpec.from_json(text) == spec
+    assert decode(CopySpec, json.loads(text)) == spec
     assert {field.name for field in dataclasses.fields(CopySpec)} == set(json.loads(text))
 
 
 def test_a_spec_with_as_little_as_possible_travels_as_json() -> None:
     spec = CopySpec("A->B", "C", 0, "A", "B", PLAIN, PLAIN, (), "offsets")
-    assert CopySpec.from_json(spec.to_json()) == spec
+    assert decode(CopySpec, json.loads(json.dumps(encode(spec)))) == spec
 
 
 def test_the_secrets_of_a_spec_are_not_printed() -> None:
-    assert "hush" in spec_of(1).to_json()
+    assert "hush" in json.dumps(encode(spec_of(1)))
     assert "hush" not in repr(spec_of(1))
 
 

@@ -105,7 +105,7 @@ def test_records_lost_by_the_target_do_not_count() -> None:
 
 def test_cuts_survive_the_ledger() -> None:
     chunk = SegmentChunk(3, [Segment(5, 6, 7)], [Gap(1, 2, "control")], [Cut(0, 4), Cut(1, 9)])
-    assert SegmentChunk.from_json(3, chunk.to_json()) == chunk
+    assert SegmentChunk.from_json(chunk.to_json()) == chunk
 
 
 def test_no_segment_extends_over_a_cut() -> None:

@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
+from mm2.codec import decode, encode
 from mm2.connect.api import ConnectError, SourceTaskContext, WorkerView
 from mm2.copy.executor.positions import offset_value
 from mm2.copy.ledger import Ledger, LedgerLog, Pause, chunk_record, entry_record, pause_record, paused
@@ -232,7 +233,7 @@ def test_positions_of_java_are_used_and_reported() -> None:
 def test_a_late_position_of_a_predecessor_is_not_used() -> None:
     env = Environment(ENTRY.replace(lease=Lease(2_000, 1), seen=Seen(5)))
     env.positions.held = {T0: 19}
-    env.headers = {T0: PositionHeader(Lease(1_000, 7), ENTRY.session, Mark(20, 30, 20), Seen(3))}
+    env.headers = {T0: PositionHeader(Lease(1_000, 7), Mark(20, 30, 20), ENTRY.session, Seen(3))}
     env.read = {T0: [20]}
     with capture_logs() as logs:
         start = env.starts()[T0]
@@ -243,7 +244,7 @@ def test_a_late_position_of_a_predecessor_is_not_used() -> None:
 def test_a_late_position_is_not_used_after_switching_to_exactly_once() -> None:
     env = Environment(ENTRY.replace(lease=Lease(2_000, 1), seen=Seen(5)), exactly_once=True)
     env.positions.held = {T0: 19}
-    env.headers = {T0: PositionHeader(Lease(1_000, 7), ENTRY.session, Mark(20, 30, 20), Seen(3))}
+    env.headers = {T0: PositionHeader(Lease(1_000, 7), Mark(20, 30, 20), ENTRY.session, Seen(3))}
     env.read = {T0: [20]}
     start = env.starts()[T0]
     assert (start.position, start.moved, start.entry and start.entry.session) == (50, False, ENTRY.session)
@@ -251,7 +252,7 @@ def test_a_late_position_is_not_used_after_switching_to_exactly_once() -> None:
 
 def test_a_reset_is_used_also_by_the_successor_of_a_holder_that_has_written_no_position() -> None:
     """A late position is after the user's, and before `seen` of the entry of the holder that used the reset."""
-    own = PositionHeader(Lease(2_000, 2), ENTRY.session, Mark(50, 60, 50), Seen(5))
+    own = PositionHeader(Lease(2_000, 2), Mark(50, 60, 50), ENTRY.session, Seen(5))
     env = Environment(ENTRY.replace(lease=Lease(2_000, 2), seen=Seen(5)))
     env.positions.held = {T0: 49}
     env.headers, env.read, env.reset = {T0: own}, {T0: [10, 50]}, (10, 38)
@@ -632,7 +633,7 @@ def test_copying_begins_again_with_another_source_cluster_if_a_user_has_decided_
     assert start.chunk is not None
     assert (start.position, start.moved, start.entry.session, start.chunk.segments) == (None, True, None, [])
     assert start.unwritten.forgotten, "segments with offsets of the other cluster translate nothing any more"
-    assert Start.from_json(json.loads(json.dumps(start.to_json()))) == start
+    assert decode(Start, json.loads(json.dumps(encode(start)))) == start
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mm2.codec import decode, encode
 from mm2.copy.executor.changes import ChangedBatch
 from mm2.copy.segments import Gap, Segment
 from mm2.kafka.errors import BatchOverLimit
@@ -461,7 +463,7 @@ def test_exactly_the_edits_to_a_changed_flow_are_reported(
         findings = compare(one, *feeds, changing)
     original = {place: number for number, place in enumerate(places)}
     found = [
-        one._replace(source=None if one.source is None else original[one.source + step], records=1)
+        dataclasses.replace(one, source=None if one.source is None else original[one.source + step], records=1)
         for one in findings.differences
         for step in range(one.records)
     ]
@@ -510,9 +512,9 @@ def test_findings_and_spans_are_serialized_without_changes() -> None:
     findings = compare(
         span(20, 19, [Segment(0, 0, 20)]), ListFeed(offsets(source)), ListFeed(offsets(source[:5] + source[6:]))
     )
-    assert Findings.from_json(findings.to_json()) == findings
+    assert decode(Findings, encode(findings)) == findings
     one = span(20, 19, [Segment(0, 0, 20)], excluded=(Gap(1, 2, "lost"),), named="before a router")
-    assert Span.from_json(one.to_json()) == one
+    assert decode(Span, encode(one)) == one
 
 
 @dataclass

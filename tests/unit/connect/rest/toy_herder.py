@@ -273,5 +273,5 @@ class ToyHerder(Herder):
 
 
 class _Infos:
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         return {"name": "a.Sink", "error_count": 0, "groups": [], "configs": []}
