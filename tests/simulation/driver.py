@@ -190,7 +190,7 @@ class Driver:
         self.kill_cancelled = 0.5  # chance that Spark kills a cancelled task's process
         self._grants: dict[str, int] = {}
         self._batch_of: dict[Process, MicroBatch] = {}
-        self._specs: dict[str, str] = {}
+        self._specs: dict[str, Any] = {}
         self._lanes = 0
         self._numbers = 0
         self._known = Ledger()
@@ -275,14 +275,14 @@ class Driver:
     def delay_s(self) -> float:
         return max(0.0, self.held_until - self.world.now) + self.network.delay_s()
 
-    def spec_of(self, batch: MicroBatch) -> str:
+    def spec_of(self, batch: MicroBatch) -> Any:
         return self._specs[batch.id]
 
     # -- jobs
 
     def _submit(self, batch: MicroBatch) -> None:
         self.expected[batch.id] = batch
-        self._specs[batch.id] = json.dumps(encode(batch.spec))
+        self._specs[batch.id] = encode(batch.spec)
         self.world.after(0.02 + self.world.random.random() * 0.2, self._launch, batch)
 
     def _launch(self, batch: MicroBatch) -> None:
