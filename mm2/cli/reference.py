@@ -1,4 +1,4 @@
-"""Generates docs/COMMANDS.md from the parsers: ``python -m mm2.cli.reference > docs/COMMANDS.md``."""
+"""Generates docs/reference/commands.md from the parsers: ``python -m mm2.cli.reference > docs/reference/commands.md``."""
 
 from __future__ import annotations
 

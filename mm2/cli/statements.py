@@ -1,4 +1,4 @@
-"""Generates docs/STATEMENTS.md: ``python -m mm2.cli.statements > docs/STATEMENTS.md``. A test compares the two."""
+"""Generates docs/reference/statements.md: ``python -m mm2.cli.statements > docs/reference/statements.md``. A test compares the two."""
 
 from __future__ import annotations
 

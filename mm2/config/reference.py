@@ -1,4 +1,4 @@
-"""Generator of docs/CONFIGURATION.md: ``python -m mm2.config.reference > docs/CONFIGURATION.md``.
+"""Generator of docs/reference/configuration.md: ``python -m mm2.config.reference > docs/reference/configuration.md``.
 
 A test compares the file with its output. The text about one key is in the key's definition, the text about several keys
 is here.
@@ -88,7 +88,7 @@ A->B.transforms.name.replacement = eu-$1
 ```
 
 `${provider:path:key}` refers to a value that is stored elsewhere. `config.providers` lists the providers, see
-[SECURITY.md](SECURITY.md). Keys with the prefix `spark.` configure Spark, see [SPARK.md](SPARK.md).
+[security](../how-to/security.md). Keys with the prefix `spark.` configure Spark, see [spark](../how-to/spark.md).
 """
 
 
@@ -180,14 +180,14 @@ def _client_sections() -> list[ReferenceTable]:
         ),
         ReferenceTable(
             "Producers",
-            'Copied batches keep the compression codec and the batch boundaries of the source: COMPATIBILITY.md, "Copying".',
+            "Copied batches keep the compression codec and the batch boundaries of the source: [compatibility](compatibility.md#copying).",
             PRODUCER_CONFIG,
             client,
         ),
         ReferenceTable("Admin clients", "", ADMIN_CONFIG, client),
         ReferenceTable(
             "Authentication: TLS and SASL",
-            "For a cluster `A.x`, without a prefix for all: [SECURITY.md](SECURITY.md).",
+            "For a cluster `A.x`, without a prefix for all: [security](../how-to/security.md).",
             _SECURITY,
         ),
     ]
@@ -213,7 +213,7 @@ def _connect_sections() -> list[ReferenceTable]:
             "All connectors",
             "In the configuration of the connector; for the mirror connectors in the properties file. Copied records are an exception to "
             "`errors.tolerance`: `none` stops their partition, not the task, and `all` writes those that cannot be copied to the dead letter "
-            "topic ([COMPATIBILITY.md](COMPATIBILITY.md#copying)).",
+            "topic ([compatibility](compatibility.md#copying)).",
             CONNECTOR_CONFIG,
         ),
         ReferenceTable("Source connectors", "", SOURCE_CONNECTOR_CONFIG, {*CONNECTOR_CONFIG.names}),

@@ -1,4 +1,4 @@
-"""Generates docs/METRICS.md from the descriptions: `python -m mm2.metrics.reference`. A test compares the two."""
+"""Generates docs/reference/metrics.md from the descriptions: `python -m mm2.metrics.reference`. A test compares the two."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from mm2.metrics.metric import Metric
 from mm2.metrics.mirror import MIRROR_METRICS
 from mm2.metrics.strimzi import PANELS
 
-FILE: Final = Path("docs/METRICS.md")
+FILE: Final = Path("docs/reference/metrics.md")
 
 _HEAD: Final = """\
 # Metrics
 
 `GET /metrics` on the REST port of connect-mirror-maker (all flows of the process), connect-distributed and connect-standalone,
 in Prometheus's text format, or as OpenMetrics for a scraper that accepts it. The scraper needs the role metrics
-([SECURITY.md](SECURITY.md#log-in)). This page is generated from the descriptions in `mm2/metrics`
+([security](../how-to/security.md#log-in)). This page is generated from the descriptions in `mm2/metrics`
 (`python -m mm2.metrics.reference`); a test compares it.
 
 - **Unknown values are absent**, never 0: add `absent()` to rules that alert on a value. Exceptions: the metrics of parts that should run and do not are 0
@@ -37,7 +37,7 @@ in Prometheus's text format, or as OpenMetrics for a scraper that accepts it. Th
 - **`metrics.cardinality`** in the file: `full` has all partitions; `topic` and `flow` have sums (maximum of ages), with empty labels `topic`
   and `partition`, which Prometheus treats as absent. Partitions that are neither RUNNING nor CATCHING_UP have `mm2_partition_state`
   with each setting.
-- **Cost** with 10,000 partitions on the busy machine of PERFORMANCE.md: a snapshot takes 15 ms of CPU time when nothing changes, 25 ms when a
+- **Cost** with 10,000 partitions on the busy machine of [performance](../explanation/performance.md): a snapshot takes 15 ms of CPU time when nothing changes, 25 ms when a
   thousand partitions change, 150 ms when all do; a scrape 1.9 s and 12.6 MB with `full` (130,000 lines), 70 ms with `topic` (500
   topics), 10 ms with `flow`. Counting takes 0.6 µs per record batch.
 - In a MirrorMaker process Connect's metrics have the labels `source` and `target` of the flow too, because the connectors of all flows have
@@ -68,11 +68,11 @@ _CONNECT: Final = """
    ```
 
 3. Use `conf/prometheus/prometheus.yml`, or copy its scrape job, its `basic_auth` and its `rule_files` into yours. `alerts.yml` beside it has the
-   alerts ([runbooks](runbooks/README.md)).
+   alerts ([runbooks](../how-to/runbooks/README.md)).
 4. With the Prometheus Operator, uncomment `podmonitor.yaml` in `conf/kubernetes/kustomization.yaml`, and put the groups of `alerts.yml` into the
    `spec` of a PrometheusRule.
 
-A client certificate or a token of an identity provider can take the place of the password ([SECURITY.md](SECURITY.md#log-in)).
+A client certificate or a token of an identity provider can take the place of the password ([security](../how-to/security.md#log-in)).
 """
 
 _STRIMZI: Final = """

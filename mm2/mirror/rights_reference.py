@@ -1,4 +1,4 @@
-"""Generates docs/RIGHTS.md from `mm2.mirror.required_acls`: ``python -m mm2.mirror.rights_reference``. A test compares the two."""
+"""Generates docs/reference/rights.md from `mm2.mirror.required_acls`: ``python -m mm2.mirror.rights_reference``. A test compares the two."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from mm2.mirror.clients import Side
 from mm2.mirror.required_acls import RIGHTS, Feature, Right
 
-FILE: Final = Path("docs/RIGHTS.md")
+FILE: Final = Path("docs/reference/rights.md")
 
 _HEAD: Final = """\
 # Required rights
@@ -18,7 +18,7 @@ _HEAD: Final = """\
 The ACLs that the flow `A->B` and the commands of `mm2` need, by feature. Grant those of the features that are enabled and of the commands
 that are used; nothing else is requested. The names are those of the default policy.
 
-This page is generated from [`required_acls.py`](../mm2/mirror/required_acls.py) (`python -m mm2.mirror.rights_reference`); a test
+This page is generated from [`required_acls.py`](../../mm2/mirror/required_acls.py) (`python -m mm2.mirror.rights_reference`); a test
 compares it.
 
 - READ, WRITE, DELETE and ALTER include DESCRIBE, and ALTER_CONFIGS includes DESCRIBE_CONFIGS: these need no ACL of their own.

@@ -1,6 +1,6 @@
 """The documentation is correct: links resolve, code blocks parse, commands run as printed.
 
-Commands of all pages run beside one flow, which is started with the command of docs/DEPLOYMENT.md.
+Commands of all pages run beside one flow, which is started with the command of docs/how-to/deployment.md.
 """
 
 from __future__ import annotations

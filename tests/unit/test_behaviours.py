@@ -1,6 +1,6 @@
-"""docs/BEHAVIOURS.md lists all 36 behaviours, and its tests exist; docs/COMPATIBILITY.md covers all weaknesses of MirrorMaker 2.
+"""docs/reference/behaviours.md lists all 36 behaviours, and its tests exist; docs/reference/compatibility.md covers all weaknesses of MirrorMaker 2.
 
-Each attacker in docs/SECURITY.md has a test.
+Each attacker in docs/how-to/security.md has a test.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_each_behaviour_lists_existing_tests_and_marks_slow_ones() -> None:
-    text = (ROOT / "docs" / "BEHAVIOURS.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "behaviours.md").read_text(encoding="utf-8")
     assert re.findall(r"^\| (\d+) \|", text, re.MULTILINE) == [str(number) for number in range(1, 37)]
     named = re.findall(r"`(?:(tests/\w+)/)?(test_\w+\.py)::(test_\w+)`( \(slow\))?", text)
     assert len(named) > 36
@@ -29,12 +29,12 @@ def test_each_behaviour_lists_existing_tests_and_marks_slow_ones() -> None:
 
 
 def test_each_weakness_has_one_decision() -> None:
-    text = (ROOT / "docs" / "COMPATIBILITY.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "compatibility.md").read_text(encoding="utf-8")
     assert sorted(map(int, re.findall(r"^\| (\d\d?) \|", text, re.MULTILINE))) == list(range(1, 33))
 
 
 def test_each_attacker_has_existing_tests() -> None:
-    text = (ROOT / "docs" / "SECURITY.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "how-to" / "security.md").read_text(encoding="utf-8")
     section = text.partition("### Attackers and tests\n")[2].partition("\n## ")[0]
     rows = [row.split(" | ") for row in section.splitlines() if row.startswith("| ")][2:]
     assert len(rows) > 20

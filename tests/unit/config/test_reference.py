@@ -1,4 +1,4 @@
-"""docs/CONFIGURATION.md matches the definitions."""
+"""docs/reference/configuration.md matches the definitions."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from mm2.config.mirrormaker import TOP_CONFIG
 from mm2.config.reference import OURS, page, sections
 from mm2.config.worker_keys import DISTRIBUTED_CONFIG, STANDALONE_CONFIG
 
-PAGE = Path(__file__).parents[3] / "docs" / "CONFIGURATION.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "configuration.md"
 DEFINITIONS = (
     TOP_CONFIG,
     *CONNECTOR_CONFIGS.values(),
@@ -31,7 +31,7 @@ def rows() -> dict[str, list[str]]:
 
 
 def test_the_page_is_generated_from_the_definitions() -> None:
-    assert PAGE.read_text() == page(), "run: .venv/bin/python -m mm2.config.reference > docs/CONFIGURATION.md"
+    assert PAGE.read_text() == page(), "run: .venv/bin/python -m mm2.config.reference > docs/reference/configuration.md"
 
 
 def test_every_key_of_every_definition_is_in_it() -> None:

@@ -1,4 +1,4 @@
-"""docs/METRICS.md matches the descriptions."""
+"""docs/reference/metrics.md matches the descriptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/SYSTEMS.md lists every system once, with its module and its test."""
+"""docs/reference/systems.md lists every system once, with its module and its test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 ROWS = [
     [cell.strip() for cell in line.strip("|\n ").split("|")]
-    for line in (ROOT / "docs" / "SYSTEMS.md").read_text().splitlines()
+    for line in (ROOT / "docs" / "reference" / "systems.md").read_text().splitlines()
     if line.startswith("| A")
 ]
 
