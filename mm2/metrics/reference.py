@@ -11,7 +11,6 @@ from mm2.metrics.connect import CONNECT_METRICS
 from mm2.metrics.flows import FLOW_METRICS
 from mm2.metrics.metric import Metric
 from mm2.metrics.mirror import MIRROR_METRICS
-from mm2.metrics.strimzi import PANELS
 
 FILE: Final = Path("docs/reference/metrics.md")
 
@@ -78,14 +77,9 @@ A client certificate or a token of an identity provider can take the place of th
 _STRIMZI: Final = """
 ## Strimzi's dashboard for MirrorMaker 2
 
-The panels of Strimzi's `strimzi-kafka-mirror-maker-2.json`, and the metrics that they use. Its queries select
-by the labels that Strimzi's PodMonitor adds (`strimzi_io_cluster`, `kubernetes_pod_name`, …): with a scrape config that sets them,
-the dashboard works unchanged. Panels about a JVM stay empty; panels about containers use the cluster's exporters. Strimzi has a
-second dashboard of the same name, for its own metrics reporter instead of the JMX exporter, which uses other names
-(`kafka_connect_connect_worker_metrics_…`); of these only MirrorMaker's own exist here.
-
-| panel | metrics | here |
-| --- | --- | --- |
+Strimzi's `strimzi-kafka-mirror-maker-2.json` works unchanged with a scrape config that sets the labels of Strimzi's PodMonitor
+(`strimzi_io_cluster`, `kubernetes_pod_name`, …). Panels about a JVM stay empty; panels about containers use the cluster's exporters. Of
+Strimzi's second dashboard, for its own metrics reporter, only MirrorMaker's own metrics exist here.
 """
 
 
@@ -116,17 +110,26 @@ def page() -> str:
         ),
         _CONNECT,
         _STRIMZI,
-        *(
-            f"| {panel.title} | {', '.join(f'`{name}`' for name in panel.metrics)} | {panel.source} |\n"
-            for panel in PANELS
-        ),
     ]
     return "".join(parts)
 
 
 def _table(metrics: Iterable[Metric]) -> str:
-    rows = [f"| `{one.name}` | {one.kind} | {', '.join(one.labels) or '-'} | {one.help} |\n" for one in metrics]
-    return "".join(["| name | type | labels | |\n| --- | --- | --- | --- |\n", *rows])
+    """One list for the metrics with the same labels. A description that has been given is not repeated."""
+    by_labels: dict[tuple[str, ...], list[Metric]] = {}
+    for one in metrics:
+        by_labels.setdefault(tuple(one.labels), []).append(one)
+    described: dict[str, str] = {}
+    parts = []
+    for labels, rows in by_labels.items():
+        names = ", ".join(f"`{label}`" for label in labels)
+        parts.append(f"Labels {names}:\n\n" if labels else "Without labels:\n\n")
+        for one in rows:
+            text = f"as `{described[one.help]}`" if one.help in described else one.help
+            described.setdefault(one.help, one.name)
+            parts.append(f"- `{one.name}` ({one.kind}): {text}\n")
+        parts.append("\n")
+    return "".join(parts[:-1])
 
 
 if __name__ == "__main__":
