@@ -1,4 +1,4 @@
-"""The matrix of Kafka versions in docs/reference/compatibility.md: `python -m tests.systems.version_matrix` prints it."""
+"""The matrix of Kafka versions in docs/reference/kafka-versions.md: `python -m tests.systems.version_matrix` prints it."""
 
 from __future__ import annotations
 
