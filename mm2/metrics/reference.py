@@ -19,7 +19,7 @@ _HEAD: Final = """\
 
 `GET /metrics` on the REST port of connect-mirror-maker (all flows of the process), connect-distributed and connect-standalone,
 in Prometheus's text format, or as OpenMetrics for a scraper that accepts it. The scraper needs the role metrics
-([security](../how-to/security.md#log-in)). This page is generated from the descriptions in `mm2/metrics`
+([rest-access](../how-to/rest-access.md#log-in)). This page is generated from the descriptions in `mm2/metrics`
 (`python -m mm2.metrics.reference`); a test compares it.
 
 - **Unknown values are absent**, never 0: add `absent()` to rules that alert on a value. Exceptions: the metrics of parts that should run and do not are 0
@@ -71,7 +71,7 @@ _CONNECT: Final = """
 4. With the Prometheus Operator, uncomment `podmonitor.yaml` in `conf/kubernetes/kustomization.yaml`, and put the groups of `alerts.yml` into the
    `spec` of a PrometheusRule.
 
-A client certificate or a token of an identity provider can take the place of the password ([security](../how-to/security.md#log-in)).
+A client certificate or a token of an identity provider can take the place of the password ([rest-access](../how-to/rest-access.md#log-in)).
 """
 
 _STRIMZI: Final = """
