@@ -40,6 +40,11 @@ OURS: Final = (
 )
 """Keys that Kafka does not have. (In Java the login configuration is a JVM property.)"""
 
+#: What Java's messages say at length.
+_SHORTER: Final = {
+    "Positive number not larger than the number of brokers in the Kafka cluster, or -1 to use the broker's default": "[1,...] or -1",
+    "Positive number, or -1 to use the broker's default": "[1,...] or -1",
+}
 _OURS_MARK: Final = "*mm2 only.*"
 _SECURITY: Final = ConfigDef(SECURITY_PROTOCOL_CONFIG, TLS_CONFIG, SASL_CONFIG)
 
@@ -281,6 +286,7 @@ def _lines(section: ReferenceSection) -> Iterable[str]:
     for key in section.keys:
         ours = f"{_OURS_MARK} " if key.name in OURS else ""
         valid = "" if key.validator is None or _is_bare(key.validator) else _cell(str(key.validator))
+        valid = _SHORTER.get(valid, valid)
         value = ", ".join(filter(None, (key.type.value.lower(), _default(key), valid)))
         yield f"- `{key.name}` ({value}): {ours}{_cell(key.documentation)}"
     yield ""
