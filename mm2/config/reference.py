@@ -268,8 +268,8 @@ def _effects() -> Iterable[str]:
             accepted = f" (accepted: {', '.join(f'`{value}`' for value in one.accepted)})" if one.accepted else ""
             places.setdefault((one.key, one.effect, f"{_cell(one.reason)}{accepted}"), []).append(_WHERE[one.place])
     keys: dict[tuple[str, Effect, str], list[str]] = {}
-    for (key, effect, reason), where in places.items():
-        keys.setdefault((", ".join(dict.fromkeys(where)), effect, reason), []).append(f"`{key}`")
+    for (key, effect, reason), named in places.items():
+        keys.setdefault((", ".join(dict.fromkeys(named)), effect, reason), []).append(f"`{key}`")
     for wanted in Effect:
         if wanted is not Effect.HONOURED:
             yield f"### {_EFFECTS[wanted]}\n"
