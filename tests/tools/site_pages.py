@@ -9,6 +9,14 @@ from typing import Any, Final
 _FENCE: Final = re.compile(r"^( *)```(\w*)")
 _LINK: Final = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 
+_SECTIONS: Final = ("Tutorials", "How to", "Reference", "Explanation")
+
+
+def on_nav(nav: Any, **_: Any) -> Any:
+    """Called by mkdocs: the folders in the order of a reader, after the first page."""
+    nav.items.sort(key=lambda item: _SECTIONS.index(item.title) if item.is_section else -1)
+    return nav
+
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     """Called by mkdocs for each page."""
