@@ -37,11 +37,23 @@ def page() -> str:
     return "\n".join((_HEAD, *_lines()))
 
 
+#: Commands that need much the same: what all of them need is listed once.
+_MOVES: Final = (Feature.FAILOVER, Feature.FAILBACK, Feature.PROMOTE)
+
+
 def _lines() -> Iterator[str]:
+    needed = {feature: [right for right in RIGHTS if right.feature is feature] for feature in Feature}
+    texts = {feature: list(_rows(needed[feature])) for feature in _MOVES}
+    shared = [text for text in texts[_MOVES[0]] if all(text in texts[feature] for feature in _MOVES)]
     for feature in Feature:
+        if feature is _MOVES[0]:
+            yield from ("## `mm2 failover`, `failback` and `promote`\n", *shared, "")
         yield f"## {feature}\n"
-        yield from _rows([right for right in RIGHTS if right.feature is feature])
-        yield ""
+        if feature in _MOVES:
+            own = [text for text in texts[feature] if text not in shared]
+            yield from ("What all three need, and:\n" if own else "What all three need.", *own, "")
+        else:
+            yield from (*_rows(needed[feature]), "")
 
 
 def _rows(rights: list[Right]) -> Iterator[str]:
