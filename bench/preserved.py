@@ -1,4 +1,4 @@
-"""Rates of the means that take up offsets without a record (docs/OFFSETS.md), on two brokers: what fills a leading gap, gaps inside.
+"""Rates of the means that take up offsets without a record (docs/how-to/preserved-offsets.md), on two brokers: what fills a leading gap, gaps inside.
 
     python -m bench.preserved [--runs 3] [--rows leading markers transactions alternating-1 alternating-16]
 

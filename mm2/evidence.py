@@ -2,7 +2,7 @@
 
 A statement about a cluster is made only if all of its evidence was read; otherwise its ``without`` takes its place, which states no more than
 what is known. Programs take the words from here, so no sentence can be wider than its evidence. `mm2.metrics` gives each metric its
-evidence in the same way. docs/STATEMENTS.md is generated from both (`python -m mm2.cli.statements`).
+evidence in the same way. docs/reference/statements.md is generated from both (`python -m mm2.cli.statements`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Generates docs/COMMANDS.md from the parsers: ``python -m mm2.cli.reference > docs/COMMANDS.md``."""
+"""Generates docs/reference/commands.md from the parsers: ``python -m mm2.cli.reference > docs/reference/commands.md``."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -12,11 +13,8 @@ from mm2.cli.verbs import examples_of
 
 _HEAD: Final = """# Commands of mm2
 
-Generated from the argument parsers by `python -m mm2.cli.reference`; a test compares it. `mm2 VERB --help` shows the same. In a clone of
-the repository the command is `bin/mm2`.
-
-Quote flows, `'A->B'`, because shells treat `>` as a redirection. Verbs that print results have `--output json` (or `--json`)
-and `--output yaml` for the same data as a document, and some have `--output wide` for tables with more columns.
+Generated from the argument parsers by `python -m mm2.cli.reference`. `mm2 VERB --help` prints the same. In a clone of the repository the
+command is `bin/mm2`.
 
 The environment variable `MM2_FILE` has the default of the properties file: `export MM2_FILE=/etc/mm2.properties`, then `mm2 status 'A->B'`.
 While it is set, the first argument of a verb is the file only if its name ends with `.properties` or a file of that name exists.
@@ -31,13 +29,18 @@ On a terminal, states are coloured unless `NO_COLOR` is set.
 | 130 | interrupted by Ctrl-C |
 """
 
+#: An argument of that many verbs is described once, before them.
+_SHARED: Final = 3
+
 
 def reference() -> str:
-    """The whole page."""
+    """The whole page. Options that three or more verbs share are described once."""
     found = verbs()
-    index = "".join(f"| [{name}](#{_anchor(name)}) | {text} |\n" for name, _, text in found if name.count(" ") == 1)
-    sections = (_section(name, verb) for name, verb, _ in found)
-    return f"{_HEAD}\n| verb | |\n| --- | --- |\n{index}\n{chr(10).join(sections)}"
+    index = "".join(f"- [{name}](#{_anchor(name)}): {text}\n" for name, _, text in found if name.count(" ") == 1)
+    times = Counter(entry for _, verb, _ in found if not _subcommands(verb) for entry in map(_entry, _arguments(verb)))
+    shared = "".join(entry for entry, count in times.items() if count >= _SHARED)
+    sections = (_section(name, verb, times) for name, verb, _ in found)
+    return f"{_HEAD}\n{index}\n## Arguments of several verbs\n\n{shared}\n{chr(10).join(sections)}"
 
 
 def verbs() -> list[tuple[str, Any, str]]:
@@ -54,17 +57,28 @@ def _verbs(of: Any, name: str) -> Iterator[tuple[str, Any, str]]:
                 yield from _verbs(made, f"{name} {verb}")
 
 
-def _section(name: str, verb: Any) -> str:
-    arguments = [action for action in verb._actions if not isinstance(action, argparse._HelpAction)]  # noqa: SLF001
+def _section(name: str, verb: Any, times: Counter[str]) -> str:
+    arguments = _arguments(verb)
     parts = [f"## {name}\n", f"{verb.description}\n"]
-    if not any(isinstance(action, argparse._SubParsersAction) for action in arguments):  # noqa: SLF001
+    if not _subcommands(verb):
         parts.append(f"```text\n{name}{''.join(map(_usage, sorted(arguments, key=_is_option)))}\n```\n")
-        if arguments:
-            rows = "".join(f"| {_named(action)} | {_escaped(_help(action))} |\n" for action in arguments)
-            parts.append(f"| argument | |\n| --- | --- |\n{rows}")
+        if own := [entry for entry in map(_entry, arguments) if times[entry] < _SHARED]:
+            parts.append("".join(own))
     if shown := examples_of(verb.epilog):
-        parts.append("".join(f"```sh\n# {why}\n{command}\n```\n" for why, command in shown))
+        parts.append("```sh\n" + "".join(f"# {why}\n{command}\n" for why, command in shown) + "```\n")
     return "\n".join(parts)
+
+
+def _arguments(verb: Any) -> list[Any]:
+    return [action for action in verb._actions if not isinstance(action, argparse._HelpAction)]  # noqa: SLF001
+
+
+def _subcommands(verb: Any) -> bool:
+    return any(isinstance(action, argparse._SubParsersAction) for action in verb._actions)  # noqa: SLF001
+
+
+def _entry(action: Any) -> str:
+    return f"- {_named(action)}: {_escaped(_help(action))}\n"
 
 
 def _is_option(action: Any) -> bool:
@@ -98,7 +112,7 @@ def _help(action: Any) -> str:
 
 
 def _escaped(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;")
+    return text.replace("<", "&lt;")
 
 
 def _anchor(name: str) -> str:

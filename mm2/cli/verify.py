@@ -1,4 +1,4 @@
-"""`mm2 verify`: compare the records on the target with those on the source. See docs/VERIFY.md."""
+"""`mm2 verify`: compare the records on the target with those on the source. See docs/how-to/verify.md."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Values of config providers, and their removal from texts: the reference is shown in place of the value.
 
-Java shows resolved values in validation responses, error texts and traces; see docs/COMPATIBILITY.md.
+Java shows resolved values in validation responses, error texts and traces; see docs/reference/compatibility.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Generator of docs/CONFIGURATION.md: ``python -m mm2.config.reference > docs/CONFIGURATION.md``.
+"""Generator of docs/reference/configuration.md: ``python -m mm2.config.reference > docs/reference/configuration.md``.
 
 A test compares the file with its output. The text about one key is in the key's definition, the text about several keys
 is here.
@@ -40,6 +40,12 @@ OURS: Final = (
 )
 """Keys that Kafka does not have. (In Java the login configuration is a JVM property.)"""
 
+#: What Java's messages say at length.
+_SHORTER: Final = {
+    "Positive number not larger than the number of brokers in the Kafka cluster, or -1 to use the broker's default": "[1,...] or -1",
+    "Positive number, or -1 to use the broker's default": "[1,...] or -1",
+}
+_OURS_MARK: Final = "*mm2 only.*"
 _SECURITY: Final = ConfigDef(SECURITY_PROTOCOL_CONFIG, TLS_CONFIG, SASL_CONFIG)
 
 _INTRODUCTION: Final = """\
@@ -47,10 +53,10 @@ _INTRODUCTION: Final = """\
 
 # Configuration
 
-All configuration keys, with Kafka's name, type and default (4.3.0), except the rows marked *this project only*. The configuration is
-validated before anything is started. An invalid value ends the program with an error that names the key and the value. Unknown keys
-are reported together with the closest known key, and so are keys of Kafka that have no effect here: see [the last
-table](#keys-without-effect-and-refused-keys). `bin/mm2 config mm2.properties` shows the effective values and their origin.
+All configuration keys, with Kafka's name, type, default (4.3.0) and valid values, the important ones first. Kafka does not have the keys
+marked *mm2 only*. The configuration is validated before anything is started: an invalid value ends the program with the key and the value.
+Unknown keys are reported with the closest known key, and so are [keys without effect](#keys-without-effect-and-refused-keys).
+`bin/mm2 config mm2.properties` prints the effective values and their origin.
 
 ## Prefixes
 
@@ -88,13 +94,13 @@ A->B.transforms.name.replacement = eu-$1
 ```
 
 `${provider:path:key}` refers to a value that is stored elsewhere. `config.providers` lists the providers, see
-[SECURITY.md](SECURITY.md). Keys with the prefix `spark.` configure Spark, see [SPARK.md](SPARK.md).
+[security](../how-to/security.md). Keys with the prefix `spark.` configure Spark, see [spark](../how-to/spark.md).
 """
 
 
 @dataclass(frozen=True)
-class ReferenceTable:
-    """A table of the page: rows of ``definition`` whose keys are not in ``without``."""
+class ReferenceSection:
+    """A section of the page: the keys of ``definition`` that are not in ``without``."""
 
     title: str
     text: str
@@ -103,55 +109,55 @@ class ReferenceTable:
 
     @property
     def keys(self) -> list[ConfigKey]:
-        """The rows in the order of Kafka's own pages: by importance, then by name."""
+        """In the order of Kafka's own pages: by importance, then by name."""
         order = ["HIGH", "MEDIUM", "LOW"]
         found = [key for name, key in self.definition.keys.items() if name not in self.without]
         return sorted(found, key=lambda key: (not key.required, order.index(key.importance.value), key.name))
 
 
-def sections() -> list[ReferenceTable]:
+def sections() -> list[ReferenceSection]:
     """The whole page except its introduction."""
     return [*_mirror_sections(), *_client_sections(), *_connect_sections()]
 
 
-def _mirror_sections() -> list[ReferenceTable]:
+def _mirror_sections() -> list[ReferenceSection]:
     mirror = {*CONNECTOR_CONFIG.names, *_SECURITY.names}
     source = {*MIRROR_SOURCE_CONFIG.names}
     common = {*MIRROR_CHECKPOINT_CONFIG.names} & source & {*MIRROR_HEARTBEAT_CONFIG.names}
     return [
-        ReferenceTable(
+        ReferenceSection(
             "The process",
             "Without a prefix only.",
             TOP_CONFIG,
             {*_SECURITY.names, *MIRROR_REST_CONFIG.names},
         ),
-        ReferenceTable(
+        ReferenceSection(
             "All three connectors of a flow",
             "Without a prefix for all flows, with the prefix `A->B.` for one. `A->B.enabled` enables a flow; without it at most "
             "heartbeats are written.",
             MIRROR_SOURCE_CONFIG.only(common),
             mirror,
         ),
-        ReferenceTable(
+        ReferenceSection(
             "Copying: MirrorSourceConnector",
             "DefaultConfigPropertyFilter also reads `use.defaults.from`. With `target`, which is the default, an override on a remote topic is "
             "removed where its source has the default; with `source` the remote topic gets the value of that default.",
             MIRROR_SOURCE_CONFIG,
             mirror | common | {*OWN_CONFIG.names},
         ),
-        ReferenceTable(
+        ReferenceSection(
             "Copying: keys of this project only",
             f"`{THROTTLE_KEY}.<source topic>` limits a single topic, in addition to the limit of the flow.",
             OWN_CONFIG,
         ),
-        ReferenceTable(
+        ReferenceSection(
             "Consumer groups: MirrorCheckpointConnector",
             "It also reads `topics`, `topics.exclude` and `emit.offset-syncs.enabled`.",
             MIRROR_CHECKPOINT_CONFIG,
             mirror | source,
         ),
-        ReferenceTable("Heartbeats: MirrorHeartbeatConnector", "", MIRROR_HEARTBEAT_CONFIG, mirror | common),
-        ReferenceTable(
+        ReferenceSection("Heartbeats: MirrorHeartbeatConnector", "", MIRROR_HEARTBEAT_CONFIG, mirror | common),
+        ReferenceSection(
             "REST",
             "Without a prefix. TLS keys for the listeners have the prefix `listeners.https.` (or `admin.listeners.https.`), those for the "
             "issuer of tokens `rest.oauthbearer.`, and those for Prometheus `dashboard.prometheus.`. Without "
@@ -162,69 +168,69 @@ def _mirror_sections() -> list[ReferenceTable]:
     ]
 
 
-def _client_sections() -> list[ReferenceTable]:
+def _client_sections() -> list[ReferenceSection]:
     client = {*CLIENT_CONFIG.names}
     return [
-        ReferenceTable(
+        ReferenceSection(
             "All clients",
             "For the clients of a cluster `A.x`, for those of one kind `A.consumer.x`. TCP buffer sizes that are not set are left to the kernel.",
             CLIENT_CONFIG,
             {*_SECURITY.names},
         ),
-        ReferenceTable(
+        ReferenceSection(
             "Consumers",
             "The copy engine uses those of these keys that apply to undecoded batches. If `auto.offset.reset` is not set, a "
             "partition without a committed position is copied from its beginning.",
             CONSUMER_CONFIG,
             client,
         ),
-        ReferenceTable(
+        ReferenceSection(
             "Producers",
-            'Copied batches keep the compression codec and the batch boundaries of the source: COMPATIBILITY.md, "Copying".',
+            "Copied batches keep the compression codec and the batch boundaries of the source: [compatibility](compatibility.md#copying).",
             PRODUCER_CONFIG,
             client,
         ),
-        ReferenceTable("Admin clients", "", ADMIN_CONFIG, client),
-        ReferenceTable(
+        ReferenceSection("Admin clients", "", ADMIN_CONFIG, client),
+        ReferenceSection(
             "Authentication: TLS and SASL",
-            "For a cluster `A.x`, without a prefix for all: [SECURITY.md](SECURITY.md).",
+            "For a cluster `A.x`, without a prefix for all: [security](../how-to/security.md).",
             _SECURITY,
         ),
     ]
 
 
-def _connect_sections() -> list[ReferenceTable]:
+def _connect_sections() -> list[ReferenceSection]:
     dedicated = ", ".join(f"`{key}` is {value}" for key, value in DEDICATED_WORKER_DEFAULTS.items())
     return [
-        ReferenceTable(
+        ReferenceSection(
             "Workers",
             "For the Connect worker of each flow (`B.x`), and for bin/connect-distributed. In a MirrorMaker process the defaults of "
             f"topic names and group names are derived from the flow (`mm2-offsets.A.internal`), and {dedicated} by default.",
             DISTRIBUTED_CONFIG,
             {*_SECURITY.names, *MIRROR_REST_CONFIG.names, *CLIENT_CONFIG.names},
         ),
-        ReferenceTable(
+        ReferenceSection(
             "Workers of bin/connect-standalone",
-            "In addition to the keys of the table above that do not concern internal topics and the group.",
+            "In addition to the keys above that do not concern internal topics and the group.",
             STANDALONE_CONFIG,
             {*DISTRIBUTED_CONFIG.names},
         ),
-        ReferenceTable(
+        ReferenceSection(
             "All connectors",
             "In the configuration of the connector; for the mirror connectors in the properties file. Copied records are an exception to "
             "`errors.tolerance`: `none` stops their partition, not the task, and `all` writes those that cannot be copied to the dead letter "
-            "topic ([COMPATIBILITY.md](COMPATIBILITY.md#copying)).",
+            "topic ([compatibility](compatibility.md#copying)).",
             CONNECTOR_CONFIG,
         ),
-        ReferenceTable("Source connectors", "", SOURCE_CONNECTOR_CONFIG, {*CONNECTOR_CONFIG.names}),
-        ReferenceTable("Sink connectors", "", SINK_CONNECTOR_CONFIG, {*CONNECTOR_CONFIG.names}),
+        ReferenceSection("Source connectors", "", SOURCE_CONNECTOR_CONFIG, {*CONNECTOR_CONFIG.names}),
+        ReferenceSection("Sink connectors", "", SINK_CONNECTOR_CONFIG, {*CONNECTOR_CONFIG.names}),
     ]
 
 
 def page() -> str:
     """The content of the file."""
-    tables = (line for section in sections() for line in _table(section))
-    return "\n".join([_INTRODUCTION, *tables, *_effects()])
+    lines = (line for section in sections() for line in _lines(section))
+    return "\n".join([_INTRODUCTION, *lines, *_effects()])
 
 
 _WHERE: Final = {
@@ -245,38 +251,44 @@ _WHERE: Final = {
     "NumberConverter": "converters of numbers",
     "ByteArrayConverter": "ByteArrayConverter",
 }
-_EFFECTS: Final = {Effect.PARTLY: "limited", Effect.NONE: "none", Effect.REFUSED: "refused"}
+_EFFECTS: Final = {Effect.PARTLY: "With a limited effect", Effect.NONE: "Without effect", Effect.REFUSED: "Refused"}
 _EFFECTS_TEXT: Final = """\
-The other keys of Kafka 4.3 in the tables above are honoured. When a process starts, it logs a warning for each key in its file
-that has no effect, or a limited one, unless it has one of the values in the column *accepted*. `mm2 config mm2.properties` and
-`mm2 plan mm2.properties` list these keys before a start. With a refused key the exit code of all three is 2, because ignoring the
-key could change records or weaken security. `*` stands for the rest of a key's name.
+The other keys of Kafka 4.3 are honoured. A process logs a warning at its start for each key in its file that has no effect or a limited one,
+unless it has an *accepted* value; `mm2 config` and `mm2 plan` list these keys before a start. A refused key ends all three with exit code 2,
+because ignoring it could change records or weaken security. `*` stands for the rest of a key's name.
 """
 
 
 def _effects() -> Iterable[str]:
     yield "## Keys without effect, and refused keys\n"
     yield _EFFECTS_TEXT
-    yield "| where | key | effect | accepted | reason |"
-    yield "| --- | --- | --- | --- | --- |"
+    places: dict[tuple[str, Effect, str], list[str]] = {}
     for one in key_effects():
         if one.effect is not Effect.HONOURED:
-            accepted = ", ".join(f"`{value}`" for value in one.accepted)
-            yield f"| {_WHERE[one.place]} | `{one.key}` | {_EFFECTS[one.effect]} | {accepted} | {_cell(one.reason)} |"
-    yield ""
+            accepted = f" (accepted: {', '.join(f'`{value}`' for value in one.accepted)})" if one.accepted else ""
+            places.setdefault((one.key, one.effect, f"{_cell(one.reason)}{accepted}"), []).append(_WHERE[one.place])
+    keys: dict[tuple[str, Effect, str], list[str]] = {}
+    for (key, effect, reason), named in places.items():
+        keys.setdefault((", ".join(dict.fromkeys(named)), effect, reason), []).append(f"`{key}`")
+    for wanted in Effect:
+        if wanted is not Effect.HONOURED:
+            yield f"### {_EFFECTS[wanted]}\n"
+            for (where, effect, reason), names in keys.items():
+                if effect is wanted:
+                    yield f"- {', '.join(names)} ({where}): {reason}"
+            yield ""
 
 
-def _table(section: ReferenceTable) -> Iterable[str]:
+def _lines(section: ReferenceSection) -> Iterable[str]:
     yield f"## {section.title}\n"
     if section.text:
         yield f"{section.text}\n"
-    yield "| key | type | default | valid | importance | description |"
-    yield "| --- | --- | --- | --- | --- | --- |"
     for key in section.keys:
-        ours = "*This project only.* " if key.name in OURS else ""
+        ours = f"{_OURS_MARK} " if key.name in OURS else ""
         valid = "" if key.validator is None or _is_bare(key.validator) else _cell(str(key.validator))
-        cells = (f"`{key.name}`", key.type.value.lower(), _default(key), valid, key.importance.value.lower())
-        yield f"| {' | '.join(cells)} | {ours}{_cell(key.documentation)} |"
+        valid = _SHORTER.get(valid, valid)
+        value = ", ".join(filter(None, (key.type.value.lower(), _default(key), valid)))
+        yield f"- `{key.name}` ({value}): {ours}{_cell(key.documentation)}"
     yield ""
 
 
@@ -300,7 +312,7 @@ def _cell(text: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+    return " ".join(text.split())
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 Within a session the n-th record copied to a target partition has sequence n (modulo 2^31) of the session's producer.
 The copied records follow from the source alone, so exactly one record belongs to each sequence. Where the source has
 changed, or a record was rejected, the session ends before a sequence could get another record (rule S9 of
-docs/design/copy-sessions.md). A retry, an executor that was frozen and a successor send the same record with the same
+docs/explanation/copy-sessions.md). A retry, an executor that was frozen and a successor send the same record with the same
 sequence, and the target appends it once. A successor continues with the same producer id and epoch. The producer's last
 sequence on the target shows how far its predecessor got.
 
@@ -18,7 +18,7 @@ by Java or by a user; it is used, and the session ends. A user may also set the 
 remove it after the first commit. Therefore step 1 is repeated once while nothing moves, with both positions equal.
 
 An unanswered write may be appended at any later time, and a process that was frozen may write when it resumes. So
-entries and positions identify their writer (rule C2 of docs/design/copy-sessions.md): both contain a `Lease`, a
+entries and positions identify their writer (rule C2 of docs/explanation/copy-sessions.md): both contain a `Lease`, a
 position in the record header `POSITION_HEADER`, which Java ignores. The entry with the larger lease is valid,
 whichever comes later in the log. A position whose lease is not larger than the entry's was not written by a user.
 """
@@ -512,7 +512,7 @@ class WrittenPosition(NamedTuple):
 def written_start(
     entry: LedgerEntry, chunk: SegmentChunk | None, committed: int | None, written: WrittenPosition
 ) -> Start:
-    """The start, from the writers of the positions (rule C4 of docs/design/copy-sessions.md).
+    """The start, from the writers of the positions (rule C4 of docs/explanation/copy-sessions.md).
 
     A position without a header that the newest lease holder did not know was written by Java or by a user; it is
     used, whatever was appended after it. Otherwise the newer of ledger entry and header is used: a write of a

@@ -1,5 +1,5 @@
 """Find out who wrote a position in Connect's offsets topic, from the records themselves (rule C4 of
-docs/design/copy-sessions.md).
+docs/explanation/copy-sessions.md).
 
 After a takeover without a clean hand-off, a micro-batch reads the records that were written after the offset up to
 which its predecessor knew the topic.

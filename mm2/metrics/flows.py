@@ -326,7 +326,7 @@ CERTIFICATE: Final = Metric(
 READ: Final = Metric(
     "mm2_flow_read_timestamp_seconds",
     MetricType.GAUGE,
-    "Time when this was last read, by the kind of evidence (STATEMENTS.md); absent before the first time.",
+    "Time when this was last read, by the kind of evidence (docs/reference/statements.md); absent before the first time.",
     (*_FLOW, "evidence"),
 )
 DIFFERENCES: Final = Metric(

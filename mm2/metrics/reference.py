@@ -1,4 +1,4 @@
-"""Generates docs/METRICS.md from the descriptions: `python -m mm2.metrics.reference`. A test compares the two."""
+"""Generates docs/reference/metrics.md from the descriptions: `python -m mm2.metrics.reference`. A test compares the two."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from mm2.metrics.connect import CONNECT_METRICS
 from mm2.metrics.flows import FLOW_METRICS
 from mm2.metrics.metric import Metric
 from mm2.metrics.mirror import MIRROR_METRICS
-from mm2.metrics.strimzi import PANELS
 
-FILE: Final = Path("docs/METRICS.md")
+FILE: Final = Path("docs/reference/metrics.md")
 
 _HEAD: Final = """\
 # Metrics
 
 `GET /metrics` on the REST port of connect-mirror-maker (all flows of the process), connect-distributed and connect-standalone,
 in Prometheus's text format, or as OpenMetrics for a scraper that accepts it. The scraper needs the role metrics
-([SECURITY.md](SECURITY.md#log-in)). This page is generated from the descriptions in `mm2/metrics`
+([rest-access](../how-to/rest-access.md#log-in)). This page is generated from the descriptions in `mm2/metrics`
 (`python -m mm2.metrics.reference`); a test compares it.
 
 - **Unknown values are absent**, never 0: add `absent()` to rules that alert on a value. Exceptions: the metrics of parts that should run and do not are 0
@@ -37,7 +36,7 @@ in Prometheus's text format, or as OpenMetrics for a scraper that accepts it. Th
 - **`metrics.cardinality`** in the file: `full` has all partitions; `topic` and `flow` have sums (maximum of ages), with empty labels `topic`
   and `partition`, which Prometheus treats as absent. Partitions that are neither RUNNING nor CATCHING_UP have `mm2_partition_state`
   with each setting.
-- **Cost** with 10,000 partitions on the busy machine of PERFORMANCE.md: a snapshot takes 15 ms of CPU time when nothing changes, 25 ms when a
+- **Cost** with 10,000 partitions on the busy machine of [performance](../explanation/performance.md): a snapshot takes 15 ms of CPU time when nothing changes, 25 ms when a
   thousand partitions change, 150 ms when all do; a scrape 1.9 s and 12.6 MB with `full` (130,000 lines), 70 ms with `topic` (500
   topics), 10 ms with `flow`. Counting takes 0.6 µs per record batch.
 - In a MirrorMaker process Connect's metrics have the labels `source` and `target` of the flow too, because the connectors of all flows have
@@ -68,24 +67,19 @@ _CONNECT: Final = """
    ```
 
 3. Use `conf/prometheus/prometheus.yml`, or copy its scrape job, its `basic_auth` and its `rule_files` into yours. `alerts.yml` beside it has the
-   alerts ([runbooks](runbooks/README.md)).
+   alerts ([runbooks](../how-to/runbooks/README.md)).
 4. With the Prometheus Operator, uncomment `podmonitor.yaml` in `conf/kubernetes/kustomization.yaml`, and put the groups of `alerts.yml` into the
    `spec` of a PrometheusRule.
 
-A client certificate or a token of an identity provider can take the place of the password ([SECURITY.md](SECURITY.md#log-in)).
+A client certificate or a token of an identity provider can take the place of the password ([rest-access](../how-to/rest-access.md#log-in)).
 """
 
 _STRIMZI: Final = """
 ## Strimzi's dashboard for MirrorMaker 2
 
-The panels of Strimzi's `strimzi-kafka-mirror-maker-2.json`, and the metrics that they use. Its queries select
-by the labels that Strimzi's PodMonitor adds (`strimzi_io_cluster`, `kubernetes_pod_name`, …): with a scrape config that sets them,
-the dashboard works unchanged. Panels about a JVM stay empty; panels about containers use the cluster's exporters. Strimzi has a
-second dashboard of the same name, for its own metrics reporter instead of the JMX exporter, which uses other names
-(`kafka_connect_connect_worker_metrics_…`); of these only MirrorMaker's own exist here.
-
-| panel | metrics | here |
-| --- | --- | --- |
+Strimzi's `strimzi-kafka-mirror-maker-2.json` works unchanged with a scrape config that sets the labels of Strimzi's PodMonitor
+(`strimzi_io_cluster`, `kubernetes_pod_name`, …). Panels about a JVM stay empty; panels about containers use the cluster's exporters. Of
+Strimzi's second dashboard, for its own metrics reporter, only MirrorMaker's own metrics exist here.
 """
 
 
@@ -116,17 +110,26 @@ def page() -> str:
         ),
         _CONNECT,
         _STRIMZI,
-        *(
-            f"| {panel.title} | {', '.join(f'`{name}`' for name in panel.metrics)} | {panel.source} |\n"
-            for panel in PANELS
-        ),
     ]
     return "".join(parts)
 
 
 def _table(metrics: Iterable[Metric]) -> str:
-    rows = [f"| `{one.name}` | {one.kind} | {', '.join(one.labels) or '-'} | {one.help} |\n" for one in metrics]
-    return "".join(["| name | type | labels | |\n| --- | --- | --- | --- |\n", *rows])
+    """One list for the metrics with the same labels. A description that has been given is not repeated."""
+    by_labels: dict[tuple[str, ...], list[Metric]] = {}
+    for one in metrics:
+        by_labels.setdefault(tuple(one.labels), []).append(one)
+    described: dict[str, str] = {}
+    parts = []
+    for labels, rows in by_labels.items():
+        names = ", ".join(f"`{label}`" for label in labels)
+        parts.append(f"Labels {names}:\n\n" if labels else "Without labels:\n\n")
+        for one in rows:
+            text = f"as `{described[one.help]}`" if one.help in described else one.help
+            described.setdefault(one.help, one.name)
+            parts.append(f"- `{one.name}` ({one.kind}): {text}\n")
+        parts.append("\n")
+    return "".join(parts[:-1])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The permissions that a flow, and each command of ``mm2``, needs on its two clusters, and their purpose. Pure.
 
-`RIGHTS` is the only list: `mm2 plan` and docs/RIGHTS.md are derived from it. It has the operations that the code requests
+`RIGHTS` is the only list: `mm2 plan` and docs/reference/rights.md are derived from it. It has the operations that the code requests
 from brokers. READ, WRITE, DELETE and ALTER include
 DESCRIBE, and ALTER_CONFIGS includes DESCRIBE_CONFIGS.
 """
@@ -25,7 +25,7 @@ _DESCRIBE_CONFIGS, _ALTER_CONFIGS = AclOperation.DESCRIBE_CONFIGS, AclOperation.
 
 
 class Feature(StrEnum):
-    """What needs rights: parts of a flow, then commands. The values are the headings of docs/RIGHTS.md."""
+    """What needs rights: parts of a flow, then commands. The values are the headings of docs/reference/rights.md."""
 
     WORKERS = "Workers of the flow"
     HEARTBEATS = "Heartbeats (`emit.heartbeats.enabled`)"
@@ -50,7 +50,7 @@ class Feature(StrEnum):
 
 
 class Resource(StrEnum):
-    """Resources on a cluster. The values are their names on docs/RIGHTS.md, with the default policy."""
+    """Resources on a cluster. The values are their names on docs/reference/rights.md, with the default policy."""
 
     SELECTED_TOPICS = "the topics to copy"
     REMOTE_TOPICS = "the remote topics"

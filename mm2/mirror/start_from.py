@@ -167,7 +167,7 @@ def _add(offsets: dict[TopicPartition, int], line: int, entry: _WrittenOffset, s
         raise _BadLine(line, f"{place} is of cluster {entry.cluster!r}, but the flow copies from {source_alias}")
     if entry.copied and offset is None:
         return
-    # In exactly-once mode -1 is written for "before the first record"; see docs/MIGRATION.md.
+    # In exactly-once mode -1 is written for "before the first record"; see docs/how-to/migration.md.
     if not _is_integer(offset) or not (-1 if entry.copied else 0) <= offset < _MAX_OFFSET:
         raise _BadLine(line, f"{offset!r} is not an offset")
     if place in offsets:

@@ -1,4 +1,4 @@
-"""What each state means, whether it ends by itself, and the runbook for it. A test compares it with docs/runbooks."""
+"""What each state means, whether it ends by itself, and the runbook for it. A test compares it with docs/how-to/runbooks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mm2.copy.states import PartitionState
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """``ends`` is when copying resumes, ``do`` what to do. ``runbook`` is a page in docs/runbooks, "" for none."""
+    """``ends`` is when copying resumes, ``do`` what to do. ``runbook`` is a page in docs/how-to/runbooks, "" for none."""
 
     text: str
     ends: str = ""

@@ -1,1 +1,1 @@
-"""`mm2 verify`: compares the records on the target with those on the source. See docs/VERIFY.md."""
+"""`mm2 verify`: compares the records on the target with those on the source. See docs/how-to/verify.md."""

@@ -197,7 +197,7 @@ class VerifyReport:
         return _sum(partition.counts for partition in self.partitions)
 
     def to_json(self) -> dict[str, Any]:
-        """The report as JSON; docs/VERIFY.md describes it."""
+        """The report as JSON; docs/how-to/verify.md describes it."""
         return {
             "flow": self.flow,
             "verdict": str(self.verdict),

@@ -176,7 +176,7 @@ def test_an_unknown_page_has_the_links_of_all_pages(shop: DashboardFlow, page: P
     assert "../topics" in answer.text
     page.goto(f"{shop.ui}states#TOO_LARGE")
     expect(page.locator("#TOO_LARGE")).to_be_in_viewport()
-    expect(page.locator("#TOO_LARGE")).to_contain_text("docs/runbooks/Mm2RecordTooLarge.md")
+    expect(page.locator("#TOO_LARGE")).to_contain_text("docs/how-to/runbooks/Mm2RecordTooLarge.md")
 
 
 @pytest.mark.slow

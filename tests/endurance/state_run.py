@@ -281,7 +281,7 @@ class StateRun:
         return not states <= HEALTHY | {"UNKNOWN"}
 
     def _repair(self, copy: Copy) -> None:
-        """Delete the remote topic and remove the positions of its partitions (docs/runbooks/Mm2LostRange.md)."""
+        """Delete the remote topic and remove the positions of its partitions (docs/how-to/runbooks/Mm2LostRange.md)."""
         connector = "MirrorSourceConnector"
         wait_until(lambda: self.rest.http.get("/connectors").status_code == 200, _STEP_S, detail=self._tail)
         self.rest.stop(connector)

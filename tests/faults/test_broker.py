@@ -1,4 +1,4 @@
-"""A broker is killed, frozen, moved, or not started yet (rows B of docs/RELIABILITY.md)."""
+"""A broker is killed, frozen, moved, or not started yet (rows B of docs/reference/reliability.md)."""
 
 import time
 from collections.abc import Iterator

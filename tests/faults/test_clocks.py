@@ -1,4 +1,4 @@
-"""Clocks jump or differ (rows C of docs/RELIABILITY.md)."""
+"""Clocks jump or differ (rows C of docs/reference/reliability.md)."""
 
 from __future__ import annotations
 

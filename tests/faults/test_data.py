@@ -1,4 +1,4 @@
-"""Topics and records are created, deleted, or written by another producer (rows D of docs/RELIABILITY.md)."""
+"""Topics and records are created, deleted, or written by another producer (rows D of docs/reference/reliability.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The flow's own transactions with exactly.once.source.support=enabled (rows W2, T5 and T6 of docs/RELIABILITY.md)."""
+"""The flow's own transactions with exactly.once.source.support=enabled (rows W2, T5 and T6 of docs/reference/reliability.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clean and unclean leader elections on the source and on the target (rows L of docs/RELIABILITY.md).
+"""Clean and unclean leader elections on the source and on the target (rows L of docs/reference/reliability.md).
 
 The cluster has two brokers and two replicas of each partition. One flow reads from it, another one writes to it.
 """

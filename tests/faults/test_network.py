@@ -1,4 +1,4 @@
-"""Network faults between the program and either cluster (rows N of docs/RELIABILITY.md).
+"""Network faults between the program and either cluster (rows N of docs/reference/reliability.md).
 
 One process runs all tests. Its clients have timeouts of 5 s where Kafka's default is 30 s.
 """

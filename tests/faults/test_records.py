@@ -1,4 +1,4 @@
-"""Unusual, too large and corrupt records and batches, with the copy engine alone (rows R of docs/RELIABILITY.md)."""
+"""Unusual, too large and corrupt records and batches, with the copy engine alone (rows R of docs/reference/reliability.md)."""
 
 from __future__ import annotations
 

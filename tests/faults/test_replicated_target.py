@@ -441,7 +441,7 @@ def test_a_batch_that_arrives_late_from_a_forgotten_producer_stops_its_partition
     source: LocalKafka, target: LocalCluster, wires: list[Wire], flow: MirrorMaker, noticed: str
 ) -> None:
     """A predecessor's batch is delivered after its successor has written the same records. The leader has forgotten the
-    producer and accepts it (docs/design/copy-sessions.md, assumptions): the partition stops, it does not continue."""
+    producer and accepts it (docs/explanation/copy-sessions.md, assumptions): the partition stops, it does not continue."""
     replica = Replica(source, target, flow, f"late-batch-{noticed}", 1)
     with replica.sampler:
         replica.records.write(50)

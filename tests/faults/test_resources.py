@@ -1,4 +1,4 @@
-"""Full and slow disks (rows K of docs/RELIABILITY.md)."""
+"""Full and slow disks (rows K of docs/reference/reliability.md)."""
 
 from __future__ import annotations
 

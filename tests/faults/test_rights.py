@@ -1,4 +1,4 @@
-"""ACLs, certificates, passwords and quotas change during replication (rows S of docs/RELIABILITY.md)."""
+"""ACLs, certificates, passwords and quotas change during replication (rows S of docs/reference/reliability.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Source transactions that stay open, are aborted, or end unexpectedly (rows T of docs/RELIABILITY.md).
+"""Source transactions that stay open, are aborted, or end unexpectedly (rows T of docs/reference/reliability.md).
 
 The copy engine runs alone with read_committed. The flow's own transactions are tested in test_exactly_once.py.
 """

@@ -1,4 +1,4 @@
-"""A worker is killed, frozen, or stopped (rows W of docs/RELIABILITY.md).
+"""A worker is killed, frozen, or stopped (rows W of docs/reference/reliability.md).
 
 A worker is an executor (Spark's Python worker) or a whole process of connect-mirror-maker. The worker group of the flow
 replaces it.

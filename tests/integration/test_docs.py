@@ -1,6 +1,6 @@
 """The documentation is correct: links resolve, code blocks parse, commands run as printed.
 
-Commands of all pages run beside one flow, which is started with the command of docs/DEPLOYMENT.md.
+Commands of all pages run beside one flow, which is started with the command of docs/how-to/deployment.md.
 """
 
 from __future__ import annotations
@@ -76,6 +76,36 @@ def test_links_refer_to_existing_files() -> None:
         if "://" not in target and not (page.parent / target).exists()
     ]
     assert not broken
+
+
+def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
+    """Anchors of links exist, too: mkdocs.yml makes a missing one a warning."""
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")],
+        cwd=ROOT, env=environment(NO_MKDOCS_2_WARNING="1"), capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "preserve.offsets" in (tmp_path / "site" / "search" / "search_index.json").read_text(encoding="utf-8")
+    rendered = (tmp_path / "site" / "how-to" / "failover" / "index.html").read_text(encoding="utf-8")
+    assert "<ol>" in rendered
+    assert "```" not in rendered
+
+
+def test_pages_are_in_four_folders_with_lower_case_names() -> None:
+    folders = {"tutorials", "how-to", "reference", "explanation"}
+    pages = [page.relative_to(ROOT / "docs") for page in PAGES if page.is_relative_to(ROOT / "docs")]
+    assert {page.parts[0] for page in pages} == {*folders, "index.md"}
+    assert [page for page in pages if page.parent.name != "runbooks" and str(page) != str(page).lower()] == []
+
+
+def test_every_page_is_two_clicks_from_the_readme() -> None:
+    def links(page: Path) -> set[Path]:
+        targets = re.findall(r"\]\(([^)#\s]+\.md)", page.read_text())
+        return {(page.parent / target).resolve() for target in targets if "://" not in target}
+
+    near = links(ROOT / "README.md")
+    reached = near.union(*(links(page) for page in near))
+    assert set(PAGES) - {ROOT / "README.md"} - reached == set()
 
 
 def test_every_block_has_a_language() -> None:

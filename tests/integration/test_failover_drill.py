@@ -3,7 +3,7 @@
 Given 20 groups on A that consume and commit under load, at different offsets: some idle, one that has consumed past its
 last commit, one that never commits; both flows, with remote topics named by default or as their sources are (identity naming);
 a flow with limited bandwidth, so that A has uncopied records when it is killed with SIGKILL. When `mm2 failover`,
-`failback`, `failover` in the opposite direction and `failback` run, as in docs/FAILOVER.md. Validates, by reading both clusters:
+`failback`, `failover` in the opposite direction and `failback` run, as in docs/how-to/failover.md. Validates, by reading both clusters:
 
 - a dry run changes nothing;
 - on B each group skips no record: it consumes all records of B that it did not consume on A; and it reads no record again that

@@ -1,7 +1,7 @@
 """The container image, built from its Dockerfile in a clean root, and run from there between two brokers.
 
 Slow, and as root only: debootstrap (Debian's package) makes the root. Without Docker; the limits of this test are in
-docs/DEPLOYMENT.md.
+docs/how-to/deployment.md.
 """
 
 import os

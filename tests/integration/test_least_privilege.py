@@ -1,4 +1,4 @@
-"""A flow and the commands of mm2 with exactly the rights of docs/RIGHTS.md, on brokers with an authorizer.
+"""A flow and the commands of mm2 with exactly the rights of docs/reference/rights.md, on brokers with an authorizer.
 
 Given two brokers on which the user mirror has the listed ACLs and no others; a flow that copied two topics with their configurations,
 ACLs and a group. Validates that nothing more is needed, and that each right that is missing is named.

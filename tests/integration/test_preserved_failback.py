@@ -1,4 +1,4 @@
-"""Failover and failback with preserved offsets and equal topic names, in both directions, as in docs/FAILOVER.md.
+"""Failover and failback with preserved offsets and equal topic names, in both directions, as in docs/how-to/failover.md.
 
 Given flows A->B and B->A with `preserve.offsets` and identity naming; `orders`, of which A has records that were not copied when it
 is unreachable, and `payments`, of which everything was copied. Both have gaps of transactions, and `orders` a trimmed log. When

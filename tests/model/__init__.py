@@ -1,1 +1,1 @@
-"""A checked model of copy sessions (docs/design/copy-sessions.md), small enough to visit every state."""
+"""A checked model of copy sessions (docs/explanation/copy-sessions.md), small enough to visit every state."""

@@ -72,7 +72,7 @@ FINDINGS: dict[str, tuple[Model, str, str]] = {
     ),
 }
 
-#: A bound in which a rule is needed. S2 is not among them, see docs/design/copy-sessions-model.md.
+#: A bound in which a rule is needed. S2 is not among them, see docs/explanation/copy-sessions-model.md.
 NEEDED: dict[str, sending.Bounds] = {
     "s1": sending.Bounds((OLD, OLD, OLD)),
     "s3": sending.Bounds((OLD, OLD)),

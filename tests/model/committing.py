@@ -1,4 +1,4 @@
-"""Model of commits and of take-overs: rules C1 to C6 and S5 of docs/design/copy-sessions.md.
+"""Model of commits and of take-overs: rules C1 to C6 and S5 of docs/explanation/copy-sessions.md.
 
 One partition with a handful of records. What the model of sending shows is taken for granted here: within a session records
 arrive once and in order, and a look-up finds how many of them there are. What is left are the records of the ledger and of Connect's

@@ -1,4 +1,4 @@
-"""Model of the end of a session: rules R3 and S6 of docs/design/copy-sessions.md where the rules of a flow change.
+"""Model of the end of a session: rules R3 and S6 of docs/explanation/copy-sessions.md where the rules of a flow change.
 
 One source partition is copied to one target partition with two replicas, which are both in sync all the time. Record n is the
 n-th of the source. A session ends where the rules have changed, and the next one begins at the next record, with another

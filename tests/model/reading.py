@@ -1,4 +1,4 @@
-"""Model of reading: rules R1 to R3 of docs/design/copy-sessions.md, and R4 for a source whose leader epoch changes.
+"""Model of reading: rules R1 to R3 of docs/explanation/copy-sessions.md, and R4 for a source whose leader epoch changes.
 
 One source partition, one target partition, one holder at a time. What the other two models show is taken for granted: a look-up
 finds how many records of the session are on the target, and a holder begins with the newest session and mark.

@@ -1,4 +1,4 @@
-"""Model of dead letters and of a source that changes: rules S9 and S10 of docs/design/copy-sessions.md.
+"""Model of dead letters and of a source that changes: rules S9 and S10 of docs/explanation/copy-sessions.md.
 
 One source partition is copied to one target partition with one replica, which remembers the producer. Records have one batch each
 and the numbers 0, 1, 2 … in the order in which they were written to the source. What is abstracted:

@@ -1,4 +1,4 @@
-"""Model of sending and of the look-up: rules S1 to S6 and L1 to L5 of docs/design/copy-sessions.md.
+"""Model of sending and of the look-up: rules S1 to S6 and L1 to L5 of docs/explanation/copy-sessions.md.
 
 One source partition is copied to one target partition with two replicas. The source is a list of batches 0, 1, 2 … of one record,
 each old (its producer may be forgotten) or young. Batch n has sequence n. Parties and what is abstracted:

@@ -1,4 +1,4 @@
-"""Reverts each rule of docs/design/copy-sessions.md at run time: the simulation must detect that it is missing.
+"""Reverts each rule of docs/explanation/copy-sessions.md at run time: the simulation must detect that it is missing.
 
 A mutation replaces functions or properties of the product and names the faults under which the rule matters. Rules that only detect
 what other rules prevent (S4, L3, L7) are reverted together with one that prevents it: then records must be lost or duplicated without an

@@ -22,7 +22,7 @@ from tests.systems.workers import (
 )
 from tests.unit.connect.rest.answers import Answer
 
-#: Intended differences, documented in docs/COMPATIBILITY.md: Java's status, ours.
+#: Intended differences, documented in docs/reference/connect-compatibility.md: Java's status, ours.
 DIVERGENCES: dict[str, tuple[int, int]] = {
     # nothing to validate against is an error of the client (C: 400), which Java wraps once too often
     **{

@@ -1,7 +1,7 @@
 """Migration from Strimzi's KafkaMirrorMaker2: a flow continues where its connectors have stopped, and copies nothing again.
 
 The operator itself is not run. Given a worker of Kafka Connect 4.3.0 (Java) and connectors as the operator configures them for the
-resource in docs/MIGRATION.md: the worker's defaults of KafkaMirrorMaker2Configuration, and the connectors' names and settings of
+resource in docs/how-to/migration.md: the worker's defaults of KafkaMirrorMaker2Configuration, and the connectors' names and settings of
 KafkaMirrorMaker2Connectors.
 """
 

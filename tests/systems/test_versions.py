@@ -1,6 +1,6 @@
 """Flows between brokers of different versions of Kafka: every version as source and, from 2.8 on, as target.
 
-docs/COMPATIBILITY.md has the matrix of versions and of these tests. The slow ones are run by `bin/test --all`.
+docs/reference/kafka-versions.md has the matrix of versions and of these tests. The slow ones are run by `bin/test --all`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The matrix of Kafka versions in docs/COMPATIBILITY.md: `python -m tests.systems.version_matrix` prints it."""
+"""The matrix of Kafka versions in docs/reference/kafka-versions.md: `python -m tests.systems.version_matrix` prints it."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ FEATURES: Final = (
         "test_offsets_of_groups_are_checkpointed_and_committed",
     ),
     Feature(
-        "groups of the consumer protocol (KIP-848, 4.0), as above",
+        "groups of the consumer protocol (KIP-848, 4.0), as classic ones",
         "test_offsets_of_groups_are_checkpointed_and_committed",
         source=lambda version: version.since(4, 0),
     ),
     Feature(
-        "share groups (KIP-932, 4.2), as above; an older target gets checkpoints only",
+        "share groups (KIP-932, 4.2), as classic ones; an older target gets checkpoints only",
         "test_offsets_of_groups_are_checkpointed_and_committed",
         source=lambda version: version.since(4, 2),
     ),
@@ -89,17 +89,17 @@ FEATURES: Final = (
     ),
     Feature("`mm2 verify`", "test_verify_finds_no_difference"),
     Feature("kill -9 of the process under load", "test_a_kill_under_load_loses_and_doubles_nothing"),
-    Feature("the same in exactly-once mode", "test_exactly_once_mode_loses_and_doubles_nothing_when_it_is_killed"),
+    Feature("kill -9 in exactly-once mode", "test_exactly_once_mode_loses_and_doubles_nothing_when_it_is_killed"),
 )
 
 
 def table() -> str:
-    """The matrix as Markdown."""
-    head = ["feature", *map(str, VERSIONS), "test"]
-    rows = [
-        [feature.text, *(feature.cell(version) for version in VERSIONS), f"`{feature.test}`"] for feature in FEATURES
-    ]
-    lines = [head, ["---"] * len(head), *rows]
+    """The matrix as Markdown: a row for the features that were tested with the same versions."""
+    features: dict[tuple[str, ...], list[str]] = {}
+    for feature in FEATURES:
+        features.setdefault(tuple(feature.cell(version) for version in VERSIONS), []).append(feature.text)
+    head = ["feature", *map(str, VERSIONS)]
+    lines = [head, ["---"] * len(head), *(["; ".join(texts), *cells] for cells, texts in features.items())]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 

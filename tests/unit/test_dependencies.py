@@ -1,6 +1,6 @@
 """The installed packages are the pinned ones, are compatible, and have no known vulnerability.
 
-This test has no network access: docs/SECURITY.md documents how to check for newer advisories.
+This test has no network access: docs/how-to/supply-chain.md documents how to check for newer advisories.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The public API equals the list in docs/PLUGINS.md: each module exports exactly these names, with type annotations."""
+"""The public API equals the list in docs/how-to/plugins.md: each module exports exactly these names, with type annotations."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def documented() -> dict[str, set[str]]:
-    """Names by module, from the table of docs/PLUGINS.md; a module can have several rows."""
-    page = (ROOT / "docs" / "PLUGINS.md").read_text(encoding="utf-8")
+    """Names by module, from the table of docs/how-to/plugins.md; a module can have several rows."""
+    page = (ROOT / "docs" / "how-to" / "plugins.md").read_text(encoding="utf-8")
     section = page.partition("\n## Public API\n")[2].partition("\n## ")[0]
     found: dict[str, set[str]] = {}
     for module, names in re.findall(r"^\| `(mm2[\w.]+)` \| (.+) \|$", section, re.MULTILINE):
@@ -35,7 +35,7 @@ def functions(exported: object) -> list[FunctionType]:
 
 
 def test_all_modules_that_the_page_names_are_in_the_table() -> None:
-    page = (ROOT / "docs" / "PLUGINS.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "how-to" / "plugins.md").read_text(encoding="utf-8")
     imported = set(re.findall(r"^from (mm2[\w.]+) import", page, re.MULTILINE))
     assert imported <= set(DOCUMENTED)
     assert {"mm2.connect.api", "mm2.mirror.client"} <= set(DOCUMENTED)

@@ -183,7 +183,7 @@ class Outbox:
         return self.state is OutboxState.REFUSED
 
     def has_room(self, remembered_ms: float) -> bool:
-        """Whether another batch may be in flight (rule S1 of docs/design/copy-sessions.md).
+        """Whether another batch may be in flight (rule S1 of docs/explanation/copy-sessions.md).
 
         A leader accepts any sequence from a producer that it does not remember, so a batch behind a rejected one
         would take its place. It forgets producers by the timestamp of their last batch: ``remembered_ms`` is the
@@ -199,7 +199,7 @@ class Outbox:
 
     def may_be_processed_late(self, remembered_ms: float) -> bool:
         """Whether the leader would append the first batch a second time if it processed one of the two after a look-up
-        (rule S8 of docs/design/copy-sessions.md).
+        (rule S8 of docs/explanation/copy-sessions.md).
         """
         return self.looked_up and self.queue[0].header.max_timestamp < remembered_ms
 

@@ -1,6 +1,6 @@
 """ProduceOutcomes of batches that were sent: acknowledged, rejected, or unknown because no response has arrived.
 
-The rules S2 to S4 of docs/design/copy-sessions.md apply.
+The rules S2 to S4 of docs/explanation/copy-sessions.md apply.
 """
 
 from __future__ import annotations

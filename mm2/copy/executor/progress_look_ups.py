@@ -1,6 +1,6 @@
 """Look-ups of batches whose outcome is unknown: how many records of a session are on the target.
 
-The rules S3 and S6 of docs/design/copy-sessions.md apply. How a look-up is made: `target_progress`.
+The rules S3 and S6 of docs/explanation/copy-sessions.md apply. How a look-up is made: `target_progress`.
 """
 
 from __future__ import annotations

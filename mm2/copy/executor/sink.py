@@ -18,7 +18,7 @@ Rules:
   a look-up: a broker reads the next request of a connection when it has answered the one before, also after the client has closed it.
 * Nothing is sent after the lease has expired.
 
-The rules S1 to S10 of docs/design/copy-sessions.md give the reasons. This module sends batches; `produce_outcomes` acts on responses and lost
+The rules S1 to S10 of docs/explanation/copy-sessions.md give the reasons. This module sends batches; `produce_outcomes` acts on responses and lost
 connections, and `progress_look_ups` on unknown outcomes.
 
 All methods and callbacks run on the loop's thread; blocking calls (metadata, connecting) run in ``background``.

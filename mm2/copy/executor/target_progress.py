@@ -1,5 +1,5 @@
 """Finds out how many records of a copy session are on the target, and at which offsets (rules L1 to L6 of
-docs/design/copy-sessions.md).
+docs/explanation/copy-sessions.md).
 
 The leader's producer state is used where it agrees with the offsets of the log. Otherwise the batch headers in the
 log are read. All calls block and run on background threads.

@@ -1,5 +1,5 @@
 """Searches the target for records of copy sessions: by content, to find the source records that a predecessor copied, and
-by batch headers, to find duplicates between two acknowledged batches (rule L7 of docs/design/copy-sessions.md).
+by batch headers, to find duplicates between two acknowledged batches (rule L7 of docs/explanation/copy-sessions.md).
 """
 
 from __future__ import annotations

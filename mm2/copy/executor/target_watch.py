@@ -1,6 +1,6 @@
 """Compares the ends of remote partitions with what was acknowledged there: at rest, where no acknowledgement would show that the
 target has lost its end, or that the remote topic was deleted or created again; and before the first record in transactions, where
-no session is looked up (rule L9 of docs/design/copy-sessions.md).
+no session is looked up (rule L9 of docs/explanation/copy-sessions.md).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Batches in flight and offsets that are dropped for a reason may be done in any order; the position passes them in source
 order. Between the target offsets of two batches there may be records that no response explains. The position does not
-pass those before they have been searched for records of the session (rule L7 of docs/design/copy-sessions.md).
+pass those before they have been searched for records of the session (rule L7 of docs/explanation/copy-sessions.md).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from mm2.observer.views import Snapshot
 from mm2.ui.meanings import MEANINGS
 from mm2.ui.parts import Element, within
 
-_RUNBOOKS: Final = "docs/runbooks"
+_RUNBOOKS: Final = "docs/how-to/runbooks"
 
 
 class StatesView:

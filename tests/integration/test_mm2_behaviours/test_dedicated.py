@@ -144,6 +144,7 @@ def changed(made: Dedicated, process: MirrorProcess, **changes: str) -> Mapping[
 
 
 def test_a_single_node_without_rest_runs_everything_and_copies(single: tuple[Dedicated, MirrorProcess]) -> None:
+    """Behaviour 33."""
     made, process = single
     tasks = ("task-MirrorSourceConnector-0", "task-MirrorHeartbeatConnector-0")
     names = [f"connector-{name}" for name in CONNECTORS]
@@ -264,6 +265,7 @@ def test_without_offset_syncs_data_are_copied_without_a_checkpoint_connector(
 
 @pytest.mark.slow
 def test_three_nodes_converge_on_a_changed_file(kafka_pair: tuple[LocalKafka, LocalKafka], tmp_path: Path) -> None:
+    """Behaviour 35, and behaviour 36."""
     far = r"r\ \!@\#f"  # escaped for a properties key
     made = deployment(kafka_pair, tmp_path, "rn", far)
     made.write(

@@ -77,6 +77,7 @@ def test_04_under_identity_an_existing_topic_gets_the_configs_of_its_source(
 def test_14_30_new_topics_and_partitions_are_created_through_the_custom_admin(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str
 ) -> None:
+    """Behaviour 31: so are configs."""
     NotingAdmin.noted.clear()
     noting = {"forwarding.admin.class": f"{HERE}.NotingAdmin"}
     with running(MirrorSourceConnector(), source(kafka_a, kafka_b, unique, noting)) as (connector, context):

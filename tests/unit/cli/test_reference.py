@@ -1,4 +1,4 @@
-"""docs/COMMANDS.md matches the parsers, and the help texts are complete."""
+"""docs/reference/commands.md matches the parsers, and the help texts are complete."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from mm2.cli.reference import reference
 from mm2.cli.reference import verbs as all_verbs
 from mm2.cli.verbs import examples, examples_of
 
-PAGE = Path(__file__).parents[3] / "docs" / "COMMANDS.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "commands.md"
 LEAVES = [(name, verb) for name, verb, _ in all_verbs() if verb.get_default("run") is not None]
 
 
 def test_the_page_is_generated_from_the_parsers() -> None:
-    assert PAGE.read_text(encoding="utf-8") == reference(), "python -m mm2.cli.reference > docs/COMMANDS.md"
+    assert PAGE.read_text(encoding="utf-8") == reference(), "python -m mm2.cli.reference > docs/reference/commands.md"
 
 
 @pytest.mark.parametrize(("name", "verb"), LEAVES, ids=[name for name, _ in LEAVES])

@@ -295,8 +295,8 @@ def test_a_field_without_its_evidence_is_null(name: str) -> None:
 
 
 def test_the_page_is_generated_from_the_statements() -> None:
-    is_same = (ROOT / "docs/STATEMENTS.md").read_text(encoding="utf-8") == statements.page()
-    assert is_same, "python -m mm2.cli.statements > docs/STATEMENTS.md"
+    is_same = (ROOT / "docs/reference/statements.md").read_text(encoding="utf-8") == statements.page()
+    assert is_same, "python -m mm2.cli.statements > docs/reference/statements.md"
 
 
 def test_what_was_not_read_is_shown_with_the_reason() -> None:

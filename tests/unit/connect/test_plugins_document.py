@@ -1,4 +1,4 @@
-"""The worked example of docs/PLUGINS.md, run as it is printed there."""
+"""The worked example of docs/how-to/plugins.md, run as it is printed there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mm2.connect.api import Connector, Converter, SourceTaskContext, Transformat
 from mm2.connect.plugins import Plugins
 from tests.unit.connect.plugin_folders import write_files
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "PLUGINS.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "how-to" / "plugins.md"
 
 
 def printed_files() -> dict[str, str]:

@@ -356,7 +356,7 @@ def test_commits_abandoned_with_the_ledger_are_not_completed_twice() -> None:
     assert (start.position, start.moved) == (9, True)
 
 
-# -- late writes (rules C2 to C4 of docs/design/copy-sessions.md) ---------------------------------------------------------
+# -- late writes (rules C2 to C4 of docs/explanation/copy-sessions.md) ---------------------------------------------------------
 
 
 def test_a_position_describes_itself() -> None:

@@ -638,7 +638,7 @@ def test_a_session_is_not_looked_up_without_end_where_that_is_rejected(monkeypat
     play(scenario)
 
 
-# -- rules S1 to S6 of docs/design/copy-sessions.md -----------------------------------------------------------------------
+# -- rules S1 to S6 of docs/explanation/copy-sessions.md -----------------------------------------------------------------------
 
 
 def test_old_records_go_one_batch_at_a_time() -> None:

@@ -1,4 +1,4 @@
-"""docs/runbooks: a page for every alert, with commands that parse."""
+"""docs/how-to/runbooks: a page for every alert, with commands that parse."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from mm2.cli.mm2 import parser
 from tests.unit.deployment_files.promtool import CONF, alerts
 
-RUNBOOKS = CONF.parent / "docs" / "runbooks"
+RUNBOOKS = CONF.parent / "docs" / "how-to" / "runbooks"
 PARTS = ("**It means:**", "**If not fixed:**", "**See it:**", "**Do:**", "**Resolved when**", "**Drill:**")
 
 

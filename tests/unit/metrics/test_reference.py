@@ -1,4 +1,4 @@
-"""docs/METRICS.md matches the descriptions."""
+"""docs/reference/metrics.md matches the descriptions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_every_metric_is_on_it() -> None:
     assert sorted(one.name for one in described) == sorted(one.name for one in FLOW_METRICS)
     text = PAGE.read_text(encoding="utf-8")
     for metric in (*FLOW_METRICS, *MIRROR_METRICS, *CONNECT_METRICS):
-        assert f"| `{metric.name}` | {metric.kind} |" in text
+        assert f"- `{metric.name}` ({metric.kind}): " in text
 
 
 def test_the_claimed_metrics_of_strimzis_dashboard_are_described() -> None:

@@ -1,4 +1,4 @@
-"""The matrix of Kafka versions in docs/COMPATIBILITY.md is the generated one, and covers all tests and versions."""
+"""The matrix of Kafka versions in docs/reference/kafka-versions.md is the generated one, and covers all tests and versions."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_the_documented_matrix_is_the_generated_one() -> None:
-    assert table() in (ROOT / "docs" / "COMPATIBILITY.md").read_text(encoding="utf-8")
+    assert table() in (ROOT / "docs" / "reference" / "kafka-versions.md").read_text(encoding="utf-8")
 
 
 def test_the_documented_pairs_are_the_tested_ones() -> None:
-    text = (ROOT / "docs" / "COMPATIBILITY.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "kafka-versions.md").read_text(encoding="utf-8")
     assert set(re.findall(r"(\d\.\d\.\d) → (\d\.\d\.\d)", text)) == set(PAIRS)
 
 

@@ -11,7 +11,7 @@ from mm2.copy.states import HEALTHY, PartitionState
 from mm2.ui.charts import sparkline
 from mm2.ui.meanings import MEANINGS
 
-RUNBOOKS = Path(__file__).parents[3] / "docs" / "runbooks"
+RUNBOOKS = Path(__file__).parents[3] / "docs" / "how-to" / "runbooks"
 TABLE = (RUNBOOKS / "README.md").read_text()
 
 
