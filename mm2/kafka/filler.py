@@ -77,5 +77,5 @@ def produce_filler(cluster: Cluster, partition: TopicPartition, at: int, count: 
     result = only(only(answer.responses, "topic").partition_responses, "partition")
     if result.error_code:
         cluster.invalidate(partition.topic)
-        raise BrokerFailure.of(result.error_code, result.error_message, subject=f"filling {partition}")
+        raise BrokerFailure.of(result.error_code, result.error_message, subject=f"filling {partition}", needed="WRITE")
     return int(result.base_offset)

@@ -195,7 +195,7 @@ class TransactionCoordinatorClient:
         if code:
             kind = ProducerFenced if code in FENCED else BrokerFailure
             subject = f"Transactional id {self.transactional_id} of cluster {self._cluster.name}{where}"
-            raise kind.of(code, subject=subject)
+            raise kind.of(code, subject=subject, needed="WRITE")
 
     def _until_done(self, attempt: Callable[[int, float], _T]) -> _T:
         deadline = time.monotonic() + self._patience_s

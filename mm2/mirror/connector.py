@@ -108,7 +108,7 @@ class MirrorConnector(SourceConnector):
         return None if context is None else context.group_id
 
     def _worker_topics(self) -> frozenset[str]:
-        """The topics of the worker; none before the connector is started."""
+        """The topics of the worker, also while a configuration is validated; none without a worker."""
         context: ConnectorContext | None = getattr(self, "context", None)
         return frozenset() if context is None else context.worker_topics
 

@@ -498,7 +498,7 @@ class MirrorSourceConnector(MirrorConnector):
         ):
             reason = f"MirrorSourceConnector can't setup offset-syncs feature while {EMIT_SYNCS_KEY} set to false"
             errors.append((EMIT_SYNCS_KEY, reason))
-        return errors or _reserved_names(props)
+        return errors or _reserved_names(props, self._worker_topics())
 
     def exactly_once_support(self, props: Mapping[str, str]) -> bool:
         consumer = MirrorClients({"source.cluster.alias": "", **props}).client_props(
@@ -511,10 +511,10 @@ class MirrorSourceConnector(MirrorConnector):
         return True
 
 
-def _reserved_names(props: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Errors for the topics in the properties whose remote topics would be internal topics."""
+def _reserved_names(props: Mapping[str, str], worker: frozenset[str]) -> list[tuple[str, str]]:
+    """Errors for the topics in the properties whose remote topics would be internal topics. ``worker`` are those of the worker."""
     try:
-        selection = topic_selection(props)
+        selection = topic_selection(props, worker)
     except (ConfigException, ConnectError):  # reported when the connector is started
         return []
     try:

@@ -1,7 +1,8 @@
 """What a client may send on the WebSocket of a page: the events of NiceGUI that the dashboard needs.
 
 NiceGUI takes what its own script sends for granted. Here a WebSocket shows one page, so that the limit of WebSockets is
-one of pages, and no client writes to the log or uses up the memory.
+one of pages, and no client writes to the log or uses up the memory. A page has the role of the client that has requested it:
+only a WebSocket of the same client shows it, and only that WebSocket uses its buttons.
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import structlog
+from nicegui import Client
 from socketio import AsyncServer
 from socketio.exceptions import ConnectionRefusedError as Refused
 from socketio.packet import BINARY_ACK, BINARY_EVENT, Packet
+
+from mm2.connect.rest.access.control import Access
 
 log = structlog.get_logger(__name__)
 
@@ -64,7 +68,15 @@ def restrict(server: AsyncServer) -> None:
 
     def may_open(sid: str, ids: Any) -> bool:
         # A page that is open on a WebSocket is one of its rooms; the first room is its own.
-        return _are_ids(ids) and len(server.rooms(sid)) <= 1
+        return (
+            _are_ids(ids) and len(server.rooms(sid)) <= 1 and _is_of_client(ids["client_id"], server.get_environ(sid))
+        )
+
+    def of_own_page(handler: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+        async def called(sid: str, message: Any) -> Any:
+            return handler(sid, message) if message["client_id"] in server.rooms(sid) else None
+
+        return called
 
     async def connected(sid: str, environ: dict[str, Any], *_: Any) -> None:
         if environ is not server.get_environ(sid):
@@ -85,17 +97,21 @@ def restrict(server: AsyncServer) -> None:
     server.on("handshake", _checked("handshake", opened))
     server.on("log", ignored)
     for name in ("event", "javascript_response", "ack"):
-        server.on(name, _checked(name, _asynchronous(known[name])))
+        server.on(name, _checked(name, of_own_page(known[name])))
     # Both write a stack trace for each invalid packet of a client.
     for logger in (server.logger, server.eio.logger):
         logger.setLevel(logging.CRITICAL)
 
 
-def _asynchronous(handler: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
-    async def called(*args: Any) -> Any:
-        return handler(*args)
+def _is_of_client(page: str, environ: Any) -> bool:
+    """Whether the client of this WebSocket has requested the page.
 
-    return called
+    A page that was requested without credentials has no more rights than any client. Browsers send the cookie of a session on its
+    WebSocket, but not in a request that another site has caused.
+    """
+    found = Client.instances.get(page)
+    access = None if found is None else Access.of(found.request.scope)
+    return access is not None and (access.is_anonymous or access == Access.of(environ["asgi.scope"]))
 
 
 def _checked(name: str, handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:

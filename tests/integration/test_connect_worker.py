@@ -13,12 +13,13 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from mm2.connect.api import ConnectError
-from mm2.connect.errors import AlreadyExists, NotFound
+from mm2.connect.errors import AlreadyExists, BadRequest, NotFound
 from mm2.connect.herder.distributed import DistributedHerder
 from mm2.connect.stores.config_state import RestartRequest
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.connect_reading import create_topic, pairs, read_all
 from tests.integration.connect_toy import CONNECTOR, MODULE, connector_props, node, running_worker, worker_props
+from tests.integration.mirror_flow import flow_props
 from tests.support.waiting import wait_until
 
 
@@ -114,6 +115,26 @@ def test_internal_topics_are_compacted_with_their_partitions_and_settings(kafka_
         group = f"{unique}-group"
         with pytest.raises(KafkaException, match=r"not a consumer group \(connect\)"):
             admin.describe_consumer_groups([group])[group].result(10)
+
+
+def test_topics_of_the_worker_are_no_remote_topics(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
+    """A record that was copied there would configure connectors. The names are known when a configuration is validated."""
+    props = flow_props(
+        "MirrorSourceConnector",
+        kafka_a,
+        kafka_b,
+        replication__policy__class="org.apache.kafka.connect.mirror.IdentityReplicationPolicy",
+    )
+    with running_worker(kafka_b, unique) as w:
+        for store in ("configs", "offsets", "status"):
+            refused = props | {"topics": f"{unique}-orders,{unique}-{store}"}
+            infos = w.herder.validate_connector_config(refused).result(20)
+            (message,) = next(info.value.errors for info in infos.configs if info.value.name == "topics")
+            assert f"its remote topic would be the internal topic {unique}-{store};" in message
+            with pytest.raises(BadRequest, match=f"the internal topic {unique}-{store};"):
+                w.herder.put_connector_config(refused["name"], refused, allow_replace=False).result(20)
+        accepted = w.herder.validate_connector_config(props | {"topics": f"{unique}-orders"}).result(20)
+        assert accepted.error_count == 0
 
 
 def test_a_clean_stop_leaves_the_group_immediately(kafka_b: LocalKafka, unique: str) -> None:

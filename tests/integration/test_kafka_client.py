@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import hashlib
 import json
+import socket
 import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -57,11 +60,21 @@ LISTENERS = {
     "TLS": "SSL",
     "MUTUAL": "SSL",
     "BOTH": "SASL_SSL",
+    "MOVED": "SASL_SSL",
+    "BARE": "SASL_PLAINTEXT",
 }
+#: The broker advertises an address of another program for these, as a malicious broker can.
+MOVED = ("MOVED", "BARE")
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 OAUTH_MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
 PLAIN_USERS = f'{PLAIN_MODULE} required user_alice="alice-secret" user_bob="bob-secret";'
+ALL_MECHANISMS = {
+    "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,OAUTHBEARER",
+    "plain.sasl.jaas.config": PLAIN_USERS,
+    "scram-sha-256.sasl.jaas.config": f"{SCRAM_MODULE} required;",
+    "oauthbearer.sasl.jaas.config": f'{OAUTH_MODULE} required unsecuredLoginStringClaim_sub="broker";',
+}
 #: Comma and equals sign must be escaped in SCRAM messages, and both occur in names from certificates.
 SCRAM_USER = "CN=carol,O=x"
 
@@ -117,6 +130,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         "listener.name.both.sasl.enabled.mechanisms": "PLAIN",
         "listener.name.oauth.sasl.enabled.mechanisms": "OAUTHBEARER",
         "listener.name.oauth.oauthbearer.sasl.jaas.config": f'{OAUTH_MODULE} required unsecuredLoginStringClaim_sub="broker";',
+        **{f"listener.name.{name.lower()}.{key}": value for name in MOVED for key, value in ALL_MECHANISMS.items()},
         "listener.name.mutual.ssl.client.auth": "required",
         **certificates.key_settings(folder / "server.p12"),
         "ssl.truststore.location": str(folder / "trust.p12"),
@@ -126,7 +140,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         "super.users": "User:ANONYMOUS;User:alice",
         "allow.everyone.if.no.acl.found": "true",
     }
-    with LocalKafka("S", folder / "broker", listeners=LISTENERS, overrides=overrides) as broker:
+    with LocalKafka("S", folder / "broker", listeners=LISTENERS, overrides=overrides, proxied=MOVED) as broker:
         secured = Secured(broker, authority, client, folder)
         create_scram_user(secured, SCRAM_USER, "carol-secret")
         yield secured
@@ -571,3 +585,116 @@ def test_a_restarted_broker_is_reconnected_and_refusals_are_reported_meanwhile(s
     secured.broker.start()
     assert json.dumps(cluster.send(node, MetadataRequest(topics=[]), timeout_s=10).cluster_id)
     cluster.close()
+
+
+# -- brokers that name other hosts
+
+
+class Elsewhere:
+    """A program at the address that the broker advertises: it relays to the broker, and keeps what it has read.
+
+    ``own``: its certificate; None: it does not use TLS.
+    """
+
+    def __init__(self, secured: Secured, listener: str, own: certificates.Issued | None) -> None:
+        self.read = bytearray()
+        self.connections = 0
+        self._upstream = secured.broker.address("BARE").rpartition(":")
+        self._context: ssl.SSLContext | None = None
+        if own is not None:
+            chain = secured.folder / "elsewhere.pem"
+            chain.write_text(own.key_pem() + own.certificate_pem)
+            self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            self._context.load_cert_chain(chain)
+        host, _, port = secured.broker.advertised(listener).rpartition(":")
+        self._listening = socket.create_server((host, int(port)))
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listening.accept()
+                self.connections += 1
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            stack.enter_context(client)
+            if self._context is not None:
+                client = stack.enter_context(self._context.wrap_socket(client, server_side=True))
+            broker = stack.enter_context(socket.create_connection((self._upstream[0], int(self._upstream[2]))))
+            threading.Thread(target=self._answer, args=(broker, client), daemon=True).start()
+            while piece := client.recv(65_536):
+                self.read += piece
+                broker.sendall(piece)
+
+    def _answer(self, broker: socket.socket, client: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while piece := broker.recv(65_536):
+                client.sendall(piece)
+
+
+#: Mechanism, JAAS configuration, and what it would be a loss to send.
+CREDENTIALS = {
+    "plain": ("PLAIN", jaas(PLAIN_MODULE, "alice", "alice-secret"), b"alice-secret"),
+    "scram": ("SCRAM-SHA-256", jaas(SCRAM_MODULE, SCRAM_USER, "carol-secret"), b"carol-secret"),
+    "oauth": ("OAUTHBEARER", f'{OAUTH_MODULE} required unsecuredLoginStringClaim_sub="dave";', b"Bearer "),
+}
+
+
+def follow(secured: Secured, listener: str, mechanism: str, config: str, **more: str) -> KafkaFailure | None:
+    """Send a request to the broker that the metadata name; the failure, if it does not answer."""
+    trusted = {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": secured.authority.certificate_pem}
+    props = secured.props(listener, sasl_mechanism=mechanism, sasl_jaas_config=config, **more)
+    cluster = Cluster(ClientSettings.from_props({**props, **(trusted if listener == "MOVED" else {})}), name="S")
+    try:
+        (node,) = cluster.metadata(()).brokers
+        cluster.send(node, MetadataRequest(topics=[]), timeout_s=5)
+    except KafkaFailure as failure:
+        return failure
+    finally:
+        cluster.close()
+    return None
+
+
+@pytest.mark.parametrize("name", CREDENTIALS)
+@pytest.mark.parametrize("own", ["no TLS", "an unknown authority", "another name"])
+def test_a_host_of_the_metadata_gets_nothing_before_it_has_proved_its_name(
+    secured: Secured, own: str, name: str
+) -> None:
+    mechanism, config, secret = CREDENTIALS[name]
+    found = {
+        "no TLS": None,
+        "an unknown authority": certificates.issue("broker", address="127.0.0.1"),
+        "another name": certificates.issue("elsewhere", secured.authority, hosts=["elsewhere.example"]),
+    }[own]
+    with Elsewhere(secured, "MOVED", found) as elsewhere:
+        assert isinstance(follow(secured, "MOVED", mechanism, config), KafkaFailure)
+        assert elsewhere.connections
+        if own == "no TLS":
+            assert elsewhere.read.startswith(b"\x16\x03"), "the TLS handshake"
+            for word in (secret, mechanism.encode(), b"alice", b"carol", b"dave"):
+                assert word not in elsewhere.read
+        else:
+            assert elsewhere.read == b""
+
+
+@pytest.mark.parametrize("name", CREDENTIALS)
+@pytest.mark.parametrize("listener", MOVED)
+def test_without_a_check_of_its_name_a_host_of_the_metadata_gets_what_the_mechanism_sends(
+    secured: Secured, listener: str, name: str
+) -> None:
+    """As with Java's clients: a password by PLAIN, a token by OAUTHBEARER, and by SCRAM only proofs of the password."""
+    mechanism, config, secret = CREDENTIALS[name]
+    own = certificates.issue("elsewhere", secured.authority, hosts=["elsewhere.example"])
+    with Elsewhere(secured, listener, own if listener == "MOVED" else None) as elsewhere:
+        assert follow(secured, listener, mechanism, config, ssl_endpoint_identification_algorithm="") is None
+        assert mechanism.encode() in elsewhere.read
+        assert (secret in elsewhere.read) == (name != "scram")

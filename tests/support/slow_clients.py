@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -104,13 +105,18 @@ class HealthProbe:
 
     port: int
     path: str = "/health"
+    #: None: without TLS.
+    context: ssl.SSLContext | None = None
     statuses: list[int] = field(default_factory=list)
     slowest_s: float = 0.0
     _stopping: threading.Event = field(default_factory=threading.Event)
 
     def ask(self) -> None:
         began_s = time.monotonic()
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT_S)
+        if self.context is None:
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT_S)
+        else:
+            connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=TIMEOUT_S, context=self.context)
         try:
             connection.request("GET", self.path)
             self.statuses.append(connection.getresponse().status)
@@ -154,11 +160,27 @@ def resident_kb(pid: int) -> int:
     return int(line.split()[1])
 
 
+def answers_beside(port: int, context: ssl.SSLContext | None, attack: Callable[[int], None], within_s: float) -> None:
+    """Assert that ``/health`` answers in this time during an attack.
+
+    The time begins where another process of this machine, which is not attacked, would have answered: other tests run beside
+    this one. ``attack`` is called with the port of the server.
+    """
+    probe = HealthProbe(port, context=context)
+    with idle_server() as idle_port:
+        beside = HealthProbe(idle_port, "/")
+        with beside.asking(), probe.asking():
+            attack(port)
+    assert set(probe.statuses) == set(beside.statuses) == {200}
+    assert probe.slowest_s < within_s * PATIENCE + beside.slowest_s, (
+        f"{probe.slowest_s:.2f} s, {beside.slowest_s:.2f} s of an idle process"
+    )
+
+
 def withstand(port: int, pid: int, attack: Callable[[int], None], connections: int) -> None:
     """Assert that ``/health`` answers within a second during an attack, and that the memory is returned afterwards.
 
-    The second begins where another process of this machine, which is not attacked, would have answered: other tests run beside
-    this one. ``attack`` is called with the port of the server, ``pid`` is its process.
+    ``attack`` is called with the port of the server, ``pid`` is its process.
     ``connections`` is the limit of one address. The memory of that many connections, and of what is loaded for the first
     slow client, is normal operation.
     """
@@ -169,15 +191,7 @@ def withstand(port: int, pid: int, attack: Callable[[int], None], connections: i
                 sock.sendall(head("POST", "/connectors", 100_000) + b" " * 100_000)
                 sock.recv(4096)
     before_kb = resident_kb(pid)
-    probe = HealthProbe(port)
-    with idle_server() as idle_port:
-        beside = HealthProbe(idle_port, "/")
-        with beside.asking(), probe.asking():
-            attack(port)
-    assert set(probe.statuses) == set(beside.statuses) == {200}
-    assert probe.slowest_s < PATIENCE + beside.slowest_s, (
-        f"{probe.slowest_s:.2f} s, {beside.slowest_s:.2f} s of an idle process"
-    )
+    answers_beside(port, None, attack, 1.0)
     wait_until(
         lambda: resident_kb(pid) < before_kb + _KEPT_KB,
         20,

@@ -50,6 +50,7 @@ class LeaderPrivileges:
         self._stages = stages
         self._stopping = stopping
         self.fenced = False
+        self._unclaimed_reason = ""  # logged last, if the privileges are not claimed
 
     def put_connector_config(self, name: str, config: Props, target_state: TargetState | None) -> None:
         """Create or replace a connector."""
@@ -106,9 +107,12 @@ class LeaderPrivileges:
         try:
             self._store.claim_write_privileges()
         except ConnectError as error:
-            log.warning("write privileges for the config topic not claimed yet", reason=str(error))
+            if str(error) != self._unclaimed_reason:  # it is tried again several times a second
+                log.warning("write privileges for the config topic not claimed yet", reason=str(error))
+            self._unclaimed_reason = str(error)
             self.fenced = True
             return False
+        self._unclaimed_reason = ""
         self.fenced = False
         return True
 

@@ -17,6 +17,7 @@ from mm2.config.java_regex import compile_java
 from mm2.config.key_effects import Place, effect_of
 from mm2.config.validators import PLUGIN_VERSION
 from mm2.config.values import parse_type, show
+from mm2.config.worker_keys import storage_topics
 from mm2.connect.api import (
     ConnectError,
     Connector,
@@ -55,6 +56,9 @@ _STAGE: Final = (
     )
     .define("negate", Type.BOOLEAN, False, None, Importance.MEDIUM, "Whether the configured predicate is negated.")
 )
+
+
+_UNSTARTED: Final = "The connector is not started: only its configuration is validated"
 
 
 @dataclass(frozen=True)
@@ -217,6 +221,26 @@ _CONVERTERS: Final = (
 )
 
 
+@dataclass(frozen=True)
+class _UnstartedContext:
+    """The context of a connector whose configuration is validated: it knows the worker, and can request nothing."""
+
+    group_id: str
+    worker_topics: frozenset[str]
+
+    def request_task_reconfiguration(self) -> None:
+        """Raises ConnectError."""
+        raise ConnectError(_UNSTARTED)
+
+    def stored_task_configs(self) -> list[dict[str, str]]:
+        """None: the configuration is not that of a running connector."""
+        return []
+
+    def raise_error(self, exc: Exception) -> None:
+        """Raises ConnectError."""
+        raise ConnectError(_UNSTARTED) from exc
+
+
 class ConnectorValidation:
     """Validates a configuration with every plugin in it.
 
@@ -230,6 +254,7 @@ class ConnectorValidation:
         self._worker = worker
         self._plugins = worker.plugins
         self._group_id = group_id
+        self._context = _UnstartedContext(group_id or "", storage_topics(worker.config.originals))
         self._support = ExactlyOnceSupport.DISABLED if group_id is None else ExactlyOnceSupport.of(config)
         self._policy = self._plugins.new(
             config.str(POLICY_KEY),
@@ -262,6 +287,8 @@ class ConnectorValidation:
                 connector, loader = self._plugins.new_connector(props), self._plugins.connector_loader(props)
         except ConnectError as error:
             return _unusable(name, props, error)
+        # Not by initialize(), which Java does not call before validate(), and which plugins may extend.
+        connector.context = self._context
         with self._plugins.swap(loader):
             return self._validate(name, raw, props, connector, loader, stages)
 

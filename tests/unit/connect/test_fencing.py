@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from mm2.connect.api import ConnectError
-from mm2.connect.herder.fencing import FencingConflict, FencingRound, ZombieFencing, due_round
+from mm2.connect.herder.fencing import FencingConflict, FencingRound, LeaderPrivileges, ZombieFencing, due_round
+from mm2.connect.herder.request_queue import StageTracker
 from mm2.connect.stores.config_state import ClusterConfigState
 
 
@@ -162,3 +165,26 @@ def test_a_failed_round_can_be_repeated() -> None:
     leader.tick()
     assert again.result(10) is None
     assert leader.written == [("c", 2)]
+
+
+def test_a_reason_why_write_privileges_are_not_claimed_is_logged_once() -> None:
+    """It is tried again four times a second, without the right to the transactional id for hours."""
+
+    class Denied:
+        reason = "no right"
+
+        def claim_write_privileges(self) -> None:
+            if self.reason:
+                raise ConnectError(self.reason)
+
+    store: Any = Denied()
+    privileges = LeaderPrivileges(store, StageTracker(""), threading.Event())
+    with capture_logs() as logs:
+        assert [privileges.claim() for _ in range(3)] == [False] * 3
+        store.reason = "another"
+        assert not privileges.claim()
+        store.reason = ""
+        assert privileges.claim()
+        store.reason = "another"
+        assert not privileges.claim()
+    assert [line["reason"] for line in logs] == ["no right", "another", "another"]

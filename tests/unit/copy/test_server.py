@@ -100,6 +100,22 @@ def test_an_unauthenticated_client_gets_nothing(server: ChannelServer) -> None:
     assert not batch.finished.is_set()
 
 
+def test_a_hello_that_was_recorded_is_not_accepted_again(server: ChannelServer) -> None:
+    """The proof is for the challenge of one connection, and for one batch."""
+    batch, other = batch_of(server), batch_of(server)
+    first, replaying = Executor(server), Executor(server)
+    mac = channel.proof(batch.secret, "executor", first.challenge, batch.id, 0)
+    recorded = {"batch": batch.id, "attempt": 0, "nonce": channel.nonce(), "mac": mac}
+    replaying.say(recorded)
+    assert replaying.hung_up
+    assert not batch.finished.is_set()
+    first.say({**recorded, "batch": other.id})
+    assert first.hung_up
+    late = Executor(server)
+    late.hello(batch)
+    assert "spec" in late.hear()
+
+
 def test_a_forgotten_batch_is_not_sent(server: ChannelServer) -> None:
     batch = batch_of(server)
     server.forget(batch)

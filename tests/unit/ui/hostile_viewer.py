@@ -12,16 +12,20 @@ import os
 import sys
 import time
 import urllib.parse
+from collections.abc import Callable
 from typing import Any
 
-from nicegui import Client, core
-from starlette.types import ASGIApp, Message
+from nicegui import Client, core, ui
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mm2.connect.rest.access.control import Access
 from mm2.connect.rest.access.roles import Kind, Principal, Role
 from mm2.connect.rest.paths import CanonicalPath
-from mm2.observer.views import Snapshot
+from mm2.observer.views import ConnectorView, FlowState, FlowView, Risk, Snapshot
+from mm2.ui.actions import ACTIONS, PAUSE, RESTART, STOP, Action
 from mm2.ui.dashboard import Dashboard
+from mm2.ui.parts import Element
 from mm2.ui.source import PageData, Settings
 
 ID = "0123456789abcdef"
@@ -56,11 +60,35 @@ def scope_of(kind: str, path: str, query: bytes) -> dict[str, Any]:
     }
 
 
-class Viewer:
+def flow() -> FlowView:
+    """A flow with one connector."""
+    connector = ConnectorView("MirrorSourceConnector", "source", "RUNNING", "w1:1", target_state="STARTED")
+    return FlowView("A", "B", FlowState.RUNNING, "", Risk(), connectors=(connector,))
+
+
+class Process:
+    """The dashboard, and the REST requests that it has sent: client and path."""
+
     def __init__(self) -> None:
-        pages = PageData(lambda: Snapshot(int(time.time() * 1000), "1", ()), lambda: Settings({}))
-        access = Access(Principal("eve", Kind.PASSWORD), Role.VIEWER)
-        self.app: ASGIApp = CanonicalPath(access.calling(Dashboard(pages, lambda *_: asyncio.sleep(0))))
+        self.asked: list[tuple[str, str]] = []
+        self.dashboard = Dashboard(
+            PageData(lambda: Snapshot(int(time.time() * 1000), "1", (flow(),)), lambda: Settings({})), self._rest
+        )
+
+    async def _rest(self, scope: Scope, receive: Receive, send: Send) -> None:
+        access = Access.of(scope)
+        access.require(Role.OPERATOR, scope)
+        self.asked.append((access.principal.name, scope["path"]))
+        await Response(status_code=204)(scope, receive, send)
+
+
+class Viewer:
+    """A client of the dashboard; ``has_ended`` is its session's."""
+
+    def __init__(self, process: Process, name: str = "eve", role: Role = Role.VIEWER) -> None:
+        self.has_ended = False
+        access = Access(Principal(name, Kind.PASSWORD), role, has_ended=lambda: self.has_ended)
+        self.app: ASGIApp = CanonicalPath(access.calling(process.dashboard))
 
     async def ask(self, method: str, path: str, **query: str) -> int:
         sent: list[Message] = []
@@ -75,10 +103,10 @@ class Viewer:
         await self.app(scope, receive, send)
         return int(sent[0]["status"])
 
-    async def page(self) -> str:
+    async def page(self, path: str = "groups") -> str:
         """The id of a new page."""
         known = set(Client.instances)
-        assert await self.ask("GET", "/ui/groups") == 200
+        assert await self.ask("GET", f"/ui/{path}") == 200
         (made,) = Client.instances.keys() - known
         return made
 
@@ -117,6 +145,12 @@ class WebSocket:
                 pass
         return text
 
+    async def click(self, page: str, button: ui.element) -> None:
+        """Send what NiceGUI's script sends for a button, if it does something."""
+        for listener in button._event_listeners.values():
+            message = {"client_id": page, "id": button.id, "listener_id": listener.id, "args": []}
+            await self.ask("event", message)
+
     async def ask(self, *event: Any) -> Any:
         """Send an event; the answer of its handler."""
         self.say(f"421{json.dumps(event)}")
@@ -131,8 +165,80 @@ def ids(page: str, **others: Any) -> dict[str, Any]:
     return {"client_id": page, "tab_id": ID, "document_id": ID, "old_tab_id": None, "next_message_id": 0, **others}
 
 
+def button_of(page: str, action: Action) -> ui.element:
+    """The button of an action on the page of the connectors."""
+    label = f"{action.name} MirrorSourceConnector of A->B"
+    (found,) = (one for one in Client.instances[page].elements.values() if one.props.get("aria-label") == label)
+    return found
+
+
+def part_of(page: str, name: str) -> Element:
+    """The button that confirms (first), or the message about the last action."""
+    elements = Client.instances[page].elements.values()
+    (found,) = (one for one in elements if isinstance(one, Element) and name in one.classes)
+    return found
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110 - the page has no event for it
+            await asyncio.sleep(0.01)
+
+
+async def act(socket: WebSocket, page: str, action: Action, *, has_effect: bool = True) -> None:
+    """Click the button of an action, and confirm."""
+    yes, message = part_of(page, "first"), part_of(page, "message")
+    before = message.text
+    await socket.click(page, button_of(page, action))
+    if has_effect:
+        await until(lambda: yes.text == action.name)
+    await socket.click(page, yes)
+    if has_effect:
+        await until(lambda: message.text != before and not message.text.endswith("…"))
+
+
+async def connected(viewer: Viewer, page: str) -> WebSocket:
+    socket = WebSocket(viewer)
+    await socket.open()
+    assert await socket.ask("handshake", ids(page)) == [True]
+    return socket
+
+
+async def attack_pages(process: Process) -> dict[str, Any]:
+    """Each action by each role, on the own page and on that of another client."""
+    found = dict[str, Any]()
+    for role in (Role.VIEWER, Role.OPERATOR, Role.ADMIN):
+        viewer = Viewer(process, str(role), role)
+        page = await viewer.page("connectors")
+        socket = await connected(viewer, page)
+        process.asked.clear()
+        for action in ACTIONS:
+            await act(socket, page, action, has_effect=role is not Role.VIEWER)
+        found[f"by {role}"] = process.asked.copy()
+        await socket.close()
+
+    ada, eve = Viewer(process, "ada", Role.ADMIN), Viewer(process)
+    page = await ada.page("connectors")
+    socket = WebSocket(eve)
+    await socket.open()
+    found["page of another client"] = await socket.ask("handshake", ids(page))
+    await socket.close()
+    own, other = await connected(ada, page), await connected(eve, await eve.page("connectors"))
+    process.asked.clear()
+    await act(other, page, PAUSE, has_effect=False)
+    await act(own, page, STOP)
+    found["asked beside another client"] = process.asked.copy()
+    ada.has_ended = True
+    await act(own, page, RESTART)
+    found["asked after the end"] = process.asked[1:]
+    await own.close()
+    await other.close()
+    return found
+
+
 async def attack() -> dict[str, Any]:
-    viewer, written, found = Viewer(), Written(), dict[str, Any]()
+    process = Process()
+    viewer, written, found = Viewer(process), Written(), dict[str, Any]()
     await viewer.ask("GET", "/ui/groups")
     logging.getLogger().addHandler(written)
 
@@ -208,6 +314,7 @@ async def attack() -> dict[str, Any]:
         assert await socket.ask("handshake", ids(await viewer.page())) == [True]
         await socket.close()
     found["disconnected"] = len(Client.instances)
+    found |= await attack_pages(process)
     found["tabs kept for"] = core.app.storage.max_tab_storage_age
     await asyncio.sleep(0.1)  # errors of tasks are logged when these are deleted
     found["logged"] = [text[:200] for text in written.texts if "secret" in text or "Traceback" in text]

@@ -42,6 +42,26 @@ def test_pages_that_were_connected_once_are_limited_like_others(found: Any) -> N
     assert 0 < found["disconnected"] <= MOST_WAITING
 
 
+@pytest.mark.parametrize("role", ["operator", "admin"])
+def test_messages_of_a_page_act_with_the_role_of_its_client(found: Any, role: str) -> None:
+    path = "/A/B/connectors/MirrorSourceConnector"
+    assert found[f"by {role}"] == [[role, f"{path}/{action}"] for action in ("pause", "resume", "restart", "stop")]
+
+
+def test_messages_of_a_viewer_act_on_nothing(found: Any) -> None:
+    assert found["by viewer"] == []
+
+
+def test_a_page_belongs_to_the_client_that_has_requested_it(found: Any) -> None:
+    """Its ids were enough: another client could show it, and use its buttons with the role of its client."""
+    assert found["page of another client"] == [False]
+    assert [path.rpartition("/")[2] for _, path in found["asked beside another client"]] == ["stop"]
+
+
+def test_messages_after_the_end_of_a_session_act_on_nothing(found: Any) -> None:
+    assert found["asked after the end"] == []
+
+
 def test_a_viewer_writes_nothing_to_the_log(found: Any) -> None:
     assert found["logged"] == []
 
