@@ -27,7 +27,7 @@ def tail(poll: Callable[[KafkaBasedLog], None]) -> None:
     log._poll = lambda: poll(log)  # type: ignore[method-assign]
     thread = threading.Thread(target=log._run, daemon=True)
     thread.start()
-    thread.join(5)
+    thread.join(60)
     assert not thread.is_alive()
 
 
