@@ -1,5 +1,6 @@
 """Shared fixtures. One pair of real brokers per run is started when the first test requests it."""
 
+import gc
 import logging
 import re
 import secrets
@@ -13,9 +14,21 @@ from mm2.mirror import plugins
 from mm2.sandbox.kafka import LocalKafka, start_all, stop_all
 from tests.support.waiting import PATIENCE
 
-# No deadline: slow examples show a busy machine, and pytest-timeout ends a test that hangs.
-hypothesis.settings.register_profile("patient", deadline=None)
-hypothesis.settings.load_profile("patient")
+# Slow examples show a busy machine, and pytest-timeout ends a test that hangs. The examples are the same in each run, so
+# that a change is judged by its own faults; bin/test --all explores others.
+hypothesis.settings.register_profile(
+    "repeatable", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.register_profile("explore", hypothesis.settings.get_profile("repeatable"), derandomize=False)
+hypothesis.settings.load_profile("repeatable")
+
+# What is imported and collected stays until the end of the process: looking for garbage in it takes a fifth of the collection.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

@@ -202,7 +202,9 @@ def test_two_processes_with_the_properties_of_the_pods_are_one_group_behind_tls_
                 )
                 assert done.status_code == 202, done.text
         with pytest.raises(httpx.HTTPError):
-            httpx.get(f"https://127.0.0.1:{ports[0][0]}/health", verify=_trusting(secrets, None), trust_env=False)
+            httpx.get(
+                f"https://127.0.0.1:{ports[0][0]}/health", verify=_trusting(secrets, None), trust_env=False, timeout=60
+            )
         scraper = certificates.issue("prometheus", authority)
         (secrets / "scraper").mkdir()
         (secrets / "scraper" / "tls.crt").write_text(scraper.certificate_pem)

@@ -217,7 +217,9 @@ def test_a_flow_without_a_connector_of_its_file_is_not_green(
         changed = answer("GET", "/F/B/connectors/MirrorSourceConnector/config").json() | {
             "connector.class": "MirrorHeartbeatConnector"
         }
-        refused = httpx.put(f"{url}/F/B/connectors/MirrorSourceConnector/config", json=changed, trust_env=False)
+        refused = httpx.put(
+            f"{url}/F/B/connectors/MirrorSourceConnector/config", json=changed, trust_env=False, timeout=60
+        )
         assert (refused.status_code, "connector of the properties file" in refused.text) == (400, True)
         for enabled, code, state in (("false", 1, "STOPPED"), ("true", 0, "RUNNING")):
             source = f"{url}/F/B/connectors/MirrorSourceConnector/config"

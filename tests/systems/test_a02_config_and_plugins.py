@@ -163,7 +163,7 @@ def test_a45_host_and_port_of_old_files_are_accepted_with_a_warning(
     del worker.props["listeners"]
     worker.props |= {"rest.host.name": "127.0.0.1", "rest.port": str(worker.port)}
     with worker:
-        assert httpx.get(f"http://127.0.0.1:{worker.port}/", trust_env=False).status_code == 200
+        assert httpx.get(f"http://127.0.0.1:{worker.port}/", trust_env=False, timeout=60).status_code == 200
         assert f"listeners=http://127.0.0.1:{worker.port}" in worker.log.read_text()
 
 

@@ -134,8 +134,11 @@ def test_a08_admin_resources_with_their_own_listener_are_only_there(served: Serv
 def test_a11_extensions_apply_to_admin_listeners(served: Served) -> None:
     """Since Kafka 4.4: before, a filter that authenticates clients did not protect the loggers."""
     admin = f"http://{HOST}:{served.admin}"
-    assert httpx.get(f"{admin}/admin/loggers", headers={"X-Tea": "yes"}, trust_env=False).status_code == 418
-    assert httpx.post(f"{admin}/integration-test-rest-extension/echo", content=b"hi", trust_env=False).text == "hi"
+    assert httpx.get(f"{admin}/admin/loggers", headers={"X-Tea": "yes"}, trust_env=False, timeout=60).status_code == 418
+    assert (
+        httpx.post(f"{admin}/integration-test-rest-extension/echo", content=b"hi", trust_env=False, timeout=60).text
+        == "hi"
+    )
 
 
 def test_a08_admin_resources_without_their_own_listener_are_with_the_others(worker: DistributedWorker) -> None:
@@ -259,12 +262,12 @@ def test_a11_basic_auth_rejects_requests_without_credentials(broker: LocalKafka,
     with worker:
         base = f"http://{HOST}:{worker.port}"
         for auth in (None, ("admin", "wrong"), ("nobody", "s3cret-word"), ("", "")):
-            refused = httpx.get(f"{base}/connectors", auth=auth, trust_env=False)
+            refused = httpx.get(f"{base}/connectors", auth=auth, trust_env=False, timeout=60)
             assert refused.status_code == 401
             assert refused.json()["error_code"] == 401
         assert worker.rest.get("/connectors") == []
         # Requests between workers are signed instead (here: not supported).
-        assert httpx.put(f"{base}/connectors/x/fence", trust_env=False).status_code != 401
+        assert httpx.put(f"{base}/connectors/x/fence", trust_env=False, timeout=60).status_code != 401
         assert "s3cret" not in worker.log.read_text()
         assert "admin" in worker.log.read_text()  # the request log contains the user
 

@@ -69,12 +69,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
 def test_commands_on_the_machine_of_the_process_need_no_password(start: Start, capsys: Capsys) -> None:
     file, rest = start()
     url = f"{rest.binding.local_url}A/B/connectors"
-    assert httpx.get(url, trust_env=False).status_code == 401
+    assert httpx.get(url, trust_env=False, timeout=60).status_code == 401
     code, out, err = asked(capsys, "restart", file, "A->B")
     assert (code, err, "A->B is restarted" in out) == (0, "", True)
     code, out, err = asked(capsys, "token", file)
     assert (code, err) == (0, "")
-    answer = httpx.get(url, headers={"Authorization": f"Bearer {out.strip()}"}, trust_env=False)
+    answer = httpx.get(url, headers={"Authorization": f"Bearer {out.strip()}"}, trust_env=False, timeout=60)
     assert sorted(answer.json()) == sorted(CONNECTOR_NAMES)
     rest.stop(1.0)
     assert asked(capsys, "token", file)[0] == 2
@@ -90,7 +90,7 @@ def test_a_link_opens_the_dashboard(start: Start, capsys: Capsys) -> None:
         assert browser.get(f"{rest.binding.local_url}ui").status_code == 401
         assert browser.get(link).status_code == 200
         assert browser.get(f"{rest.binding.local_url}ui").status_code == 307  # to its first page
-    assert httpx.get(link, trust_env=False).status_code == 401
+    assert httpx.get(link, trust_env=False, timeout=60).status_code == 401
 
 
 def test_a_token_is_not_sent_to_another_server(start: Start, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> None:

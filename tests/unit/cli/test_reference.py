@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,11 @@ from mm2.cli.verbs import examples, examples_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "commands.md"
 LEAVES = [(name, verb) for name, verb, _ in all_verbs() if verb.get_default("run") is not None]
+
+
+@functools.cache
+def the_parser() -> Any:
+    return parser()
 
 
 def test_the_page_is_generated_from_the_parsers() -> None:
@@ -32,7 +38,7 @@ def test_every_verb_has_a_description_exit_codes_and_a_usage(name: str, verb: An
         words = shlex.split(command.removeprefix('eval "$(').removesuffix(')"').split("    #")[0])
         ours = words[1 : next((at for at, word in enumerate(words) if word in {"|", ">", ">>", "<"}), len(words))]
         assert words[0] == "mm2"
-        assert parser().parse_args(ours).run is not None
+        assert the_parser().parse_args(ours).run is not None
 
 
 def test_every_argument_has_a_description() -> None:

@@ -32,7 +32,7 @@ class Noted(MemoryOffsetStore):
 
     def write(self, connector: str, offsets: Iterable[SourceOffset], timeout_s: float) -> None:
         batch = list(offsets)
-        assert self.gate.wait(10)
+        assert self.gate.wait(60)
         if self.fails:
             raise ConnectError(f"{self.name} cannot be written")
         self.written.append((self.name, batch))
@@ -62,16 +62,16 @@ def test_own_offsets_override_shared_ones(stores: Stores) -> None:
 
 def test_offsets_are_written_to_the_own_store_and_then_copied(stores: Stores) -> None:
     stores.both.write("c", [(P1, {"o": 1})], 1)
-    assert stores.both.flush(10)
+    assert stores.both.flush(60)
     assert stores.written == [("own", [(P1, {"o": 1})]), ("shared", [(P1, {"o": 1})])]
 
 
 def test_removals_are_written_first_and_to_the_shared_store_first(stores: Stores) -> None:
     stores.both.write("c", [(P1, {"o": 1}), (P2, {"o": 1})], 1)
-    assert stores.both.flush(10)
+    assert stores.both.flush(60)
     stores.written.clear()
     stores.both.write("c", [(P1, None), (P2, {"o": 2})], 1)
-    assert stores.both.flush(10)
+    assert stores.both.flush(60)
     assert stores.written == [
         ("shared", [(P1, None)]),
         ("own", [(P1, None), (P2, {"o": 2})]),
@@ -82,7 +82,7 @@ def test_removals_are_written_first_and_to_the_shared_store_first(stores: Stores
 
 def test_a_removal_rejected_by_the_shared_store_changes_nothing(stores: Stores) -> None:
     stores.both.write("c", [(P1, {"o": 1})], 1)
-    assert stores.both.flush(10)
+    assert stores.both.flush(60)
     stores.shared.fails = True
     with pytest.raises(ConnectError, match="shared cannot be written"):
         stores.both.write("c", [(P1, None)], 1)
@@ -92,10 +92,10 @@ def test_a_removal_rejected_by_the_shared_store_changes_nothing(stores: Stores) 
 def test_a_failed_copy_is_not_an_error(stores: Stores) -> None:
     stores.shared.fails = True
     stores.both.write("c", [(P1, {"o": 1})], 1)
-    assert stores.both.flush(10)
+    assert stores.both.flush(60)
     stores.shared.fails = False
     stores.both.write("c", [(P1, {"o": 2})], 1)
-    assert stores.both.flush(10)
+    assert stores.both.flush(60)
     assert stores.shared.all_offsets("c", 1) == [(P1, {"o": 2})]
 
 
@@ -103,7 +103,7 @@ def test_a_failed_write_is_not_copied(stores: Stores) -> None:
     stores.own.fails = True
     with pytest.raises(ConnectError, match="own cannot be written"):
         stores.both.write("c", [(P1, {"o": 1})], 1)
-    assert stores.both.flush(10)
+    assert stores.both.flush(60)
     assert stores.shared.all_offsets("c", 1) == []
 
 
@@ -112,7 +112,7 @@ def test_no_copy_overtakes_a_removal(stores: Stores) -> None:
     stores.both.write("c", [(P1, {"o": 1})], 1)  # its copy is delayed
     threading.Timer(0.2, stores.shared.gate.set).start()
     stores.both.write("c", [(P1, None)], 5)
-    assert stores.both.flush(10)
+    assert stores.both.flush(60)
     assert stores.shared.all_offsets("c", 1) == []
     assert stores.both.all_offsets("c", 1) == []
 
@@ -122,7 +122,7 @@ def test_a_delayed_copy_contains_only_the_latest_offsets(stores: Stores) -> None
     for number in range(50):
         stores.both.write("c", [(P1, {"o": number})], 1)
     stores.shared.gate.set()
-    assert stores.both.flush(10)
+    assert stores.both.flush(60)
     assert stores.shared.all_offsets("c", 1) == [(P1, {"o": 49})]
     assert len([name for name, _ in stores.written if name == "shared"]) <= 2
 
@@ -155,7 +155,7 @@ def test_the_last_commit_of_a_task_is_copied_before_its_store_is_stopped(stores:
         time.sleep(0.05)
     task.stop()
     threading.Timer(0.2, stores.shared.gate.set).start()
-    assert task.await_stop(10)
+    assert task.await_stop(60)
     assert stores.shared.all_offsets("c", 1) == [(P1, {"o": 1})]
 
 
@@ -164,7 +164,7 @@ def test_a_cancelled_task_does_not_wait_for_copies(stores: Stores) -> None:
     stores.shared.gate.clear()
     stores.both.write("c", [(P1, {"o": 1})], 1)
     task.cancel()
-    assert task.await_stop(2)
+    assert task.await_stop(30)
     stores.shared.gate.set()
 
 

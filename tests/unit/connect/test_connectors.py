@@ -60,7 +60,7 @@ class Running:
     def become(self, state: TargetState) -> Exception | None:
         outcome: Future[Exception | None] = Future()
         self.connector.transition_to(state, outcome.set_result)
-        return outcome.result(10)
+        return outcome.result(60)
 
 
 @pytest.mark.parametrize("fails_to_stop", [False, True])

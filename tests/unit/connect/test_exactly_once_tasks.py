@@ -124,11 +124,11 @@ def test_a_record_that_was_not_written_is_not_acknowledged_by_the_last_commit(st
     task, sender, transactions = Acknowledged(), FullBuffer(), Transactions()
     running = exactly_once(task, sender, transactions, RecordingListener())
     running.start()
-    assert sender.waits.wait(10)
+    assert sender.waits.wait(60)
     running.set_target_state(state)
     wait_until(lambda: "commit" in transactions.calls, 10, detail=lambda: transactions.calls)
     running.stop()
-    assert running.await_stop(10)
+    assert running.await_stop(60)
     assert sender.written == [b"0"]
     assert task.acknowledged == [(b"0", METADATA)]
     assert transactions.calls[:3] == ["begin", "offset b'{\"o\":0}'", "commit"]
@@ -149,7 +149,7 @@ class Closing(Acknowledged):
     def poll(self) -> list[SourceRecord] | None:
         if not self.batches:
             self.polling.set()
-            assert self.closed.wait(10)
+            assert self.closed.wait(60)
             raise OSError("the connection is closed")
         return super().poll()
 
@@ -160,10 +160,10 @@ def test_records_are_committed_if_poll_fails_because_of_the_stop(refused: bool) 
     task, transactions, listener = Closing(), Transactions(), RecordingListener()
     running = exactly_once(task, FullBuffer(), transactions, listener)
     running.start()
-    assert task.polling.wait(10)
+    assert task.polling.wait(60)
     transactions.refuses = refused
     running.stop()
-    assert running.await_stop(10)
+    assert running.await_stop(60)
     assert listener.events == ["startup", "shutdown"]
     ends = ["abort"] if refused else ["offset b'{\"o\":0}'", "commit"]
     assert transactions.calls == ["begin", *ends]

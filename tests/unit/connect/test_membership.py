@@ -93,5 +93,5 @@ def test_an_expired_lease_revokes_the_tasks_at_the_next_poll(monkeypatch: pytest
     with frozen._changed:
         frozen._stopping = True
         frozen._changed.notify_all()
-    watching.join(5)
+    watching.join(60)
     assert not watching.is_alive()

@@ -259,7 +259,7 @@ def test_the_death_of_an_idle_process_is_reported(source: Any) -> None:
     source.initialize(context)
     source.start({})
     os.kill(source.pid, signal.SIGKILL)
-    assert context.failed.wait(20)
+    assert context.failed.wait(60)
     assert str(context.errors[0]) == f"The process {source.pid} of plugin acme.plugin.Source was killed by signal 9"
     with pytest.raises(ConnectError, match="was killed by signal 9"):
         source.task_configs(1)

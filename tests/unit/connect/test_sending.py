@@ -24,7 +24,7 @@ class Busy:
         self.records: collections.Counter[int] = collections.Counter()
 
     def write(self, tp: TopicPartition, records: Sequence[Record], **_options: Any) -> list[Written]:
-        assert self.go_on.wait(10)
+        assert self.go_on.wait(60)
         self.records[tp.partition] += len(records)
         return [Written(tp, records, 0, -1)]
 
@@ -42,6 +42,6 @@ def test_records_without_a_key_change_their_partition_after_each_batch_while_the
         outgoing = [Outgoing("t", None, record, lambda *_settled: None, size=200) for _ in range(30)]
         assert sender.send_at_once(outgoing) == 30
     producer.go_on.set()
-    assert sender.flush(10)
+    assert sender.flush(60)
     sender.close(0)
     assert sorted(producer.records.values()) == [20, 20, 20]

@@ -127,10 +127,10 @@ def test_partitions_have_the_state_of_their_task_after_a_quick_pause_and_resume_
     ]
     task.on_open = lambda: running.set_target_state(before)
     running.start()
-    assert consumer.done.wait(10)
+    assert consumer.done.wait(60)
     assert (listener.events, consumer.paused) == (events, paused)
     running.stop()
-    assert running.await_stop(10)
+    assert running.await_stop(60)
 
 
 def test_a_sink_whose_put_fails_while_it_is_being_stopped_has_not_failed() -> None:
@@ -140,15 +140,15 @@ def test_a_sink_whose_put_fails_while_it_is_being_stopped_has_not_failed() -> No
 
     def put() -> None:
         putting.set()
-        assert go_on.wait(10)
+        assert go_on.wait(60)
         raise OSError("the connection is closed")
 
     task.on_put = put
     running.start()
-    assert putting.wait(10)
+    assert putting.wait(60)
     running.stop()
     go_on.set()
-    assert running.await_stop(10)
+    assert running.await_stop(60)
     assert listener.events == ["startup", "shutdown"]
 
 
@@ -160,7 +160,7 @@ def test_a_sink_task_reports_the_topic_of_each_batch() -> None:
     consumer.steps = [consumer.rebalance, lambda: None, lambda: None, consumer.done.set]
     consumer.batches = [batch, batch]
     running.start()
-    assert consumer.done.wait(10)
+    assert consumer.done.wait(60)
     running.stop()
-    assert running.await_stop(10)
+    assert running.await_stop(60)
     assert topics == ["t", "t"]

@@ -162,7 +162,7 @@ class StatusTopic:
         del timeout_s
         if not self.tried.is_set():
             self.tried.set()
-            assert self.fail.wait(10)
+            assert self.fail.wait(60)
             raise TimeoutFailure("no leader")
         self.written += records
 
@@ -186,7 +186,7 @@ def kafka_store() -> Iterator[tuple[KafkaStatusStore, StatusTopic]]:
     topic.stopping.set()
     with store._news:
         store._news.notify_all()
-    sender.join(10)
+    sender.join(60)
 
 
 MINE = Status(TASK, State.FAILED, "me:1", 5, "trace")
@@ -210,11 +210,11 @@ def test_a_rebalance_does_not_drop_a_status_that_could_not_be_written(
         topic.is_readable = is_readable
         topic.others = [] if other is None else [other]
         store.put_safe(MINE)
-        assert topic.tried.wait(10)
+        assert topic.tried.wait(60)
         later = Status("d", State.RUNNING, "me:1", 6)
         store.put(later)
         topic.fail.set()
-        assert store.flush(10)
+        assert store.flush(60)
     expected = [MINE, later] if kept else [later]
     assert topic.written == [(status.key.encode(), status.encode()) for status in expected]
 
@@ -222,10 +222,10 @@ def test_a_rebalance_does_not_drop_a_status_that_could_not_be_written(
 def test_a_status_that_could_not_be_written_does_not_replace_a_later_one_of_the_same_worker() -> None:
     with kafka_store() as (store, topic):
         store.put(Status(TASK, State.RUNNING, "me:1", 5))
-        assert topic.tried.wait(10)
+        assert topic.tried.wait(60)
         store.put_safe(MINE)
         topic.fail.set()
-        assert store.flush(10)
+        assert store.flush(60)
     assert topic.written == [(MINE.key.encode(), MINE.encode())]
 
 
@@ -234,7 +234,7 @@ def test_the_start_of_a_group_whose_generations_began_again_is_reported() -> Non
         topic.others = [Status(TASK, State.RUNNING, "other:1", 900)]
         started = Status(TASK, State.RUNNING, "me:1", 1)
         store.put(started)
-        assert topic.tried.wait(10)
+        assert topic.tried.wait(60)
         topic.fail.set()
-        assert store.flush(10)
+        assert store.flush(60)
     assert topic.written == [(started.key.encode(), started.encode())]

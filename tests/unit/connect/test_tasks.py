@@ -31,7 +31,7 @@ class SlowStart(SourceTask):
 
     def start(self, props: dict[str, str]) -> None:
         self.starting.set()
-        assert self.go_on.wait(10)
+        assert self.go_on.wait(60)
 
     def poll(self) -> list[SourceRecord] | None:
         return None
@@ -48,12 +48,12 @@ def run_and_stop(*, cancel: bool) -> list[str]:
     task, listener = SlowStart(), RecordingListener()
     running = worker_task(task, listener)
     running.start()
-    assert task.starting.wait(10)
+    assert task.starting.wait(60)
     running.stop()
     if cancel:
         running.cancel()
     task.go_on.set()
-    assert running.await_stop(10)
+    assert running.await_stop(60)
     return listener.events
 
 
@@ -107,12 +107,12 @@ def test_a_task_with_its_own_producer_starts_after_fencing_if_it_is_still_assign
     running = worker_task(task, listener, guard.as_guard())
     task.go_on.set()
     running.start()
-    assert task.starting.wait(10)
+    assert task.starting.wait(60)
     assert guard.asked == ["fence", "confirm"]
     task.context.confirm_ownership()
     assert guard.asked == ["fence", "confirm", "confirm"]
     running.stop()
-    assert running.await_stop(10)
+    assert running.await_stop(60)
     assert listener.events == ["startup", "shutdown"]
     with pytest.raises(ConnectError, match="is being stopped"):
         task.context.confirm_ownership()
@@ -133,7 +133,7 @@ class Closing(SlowStart):
 
     def poll(self) -> list[SourceRecord] | None:
         self.starting.set()
-        assert self.closed.wait(10)
+        assert self.closed.wait(60)
         raise OSError("the connection is closed")
 
     def stop(self) -> None:
@@ -146,10 +146,10 @@ def test_a_task_that_raises_while_it_is_being_stopped_has_not_failed(fails: str,
     task, listener = Closing(fails), RecordingListener()
     running = worker_task(task, listener)
     running.start()
-    assert task.starting.wait(10)
+    assert task.starting.wait(60)
     running.stop()
     task.go_on.set()
-    assert running.await_stop(10)
+    assert running.await_stop(60)
     assert listener.events == events
     assert running.failure is None
 
@@ -159,7 +159,7 @@ def test_a_task_that_raises_without_being_stopped_fails() -> None:
     running = worker_task(task, listener)
     running.start()
     task.closed.set()
-    assert running.await_stop(10)
+    assert running.await_stop(60)
     assert listener.events == ["startup", "failure"]
 
 
@@ -168,7 +168,7 @@ def test_a_task_that_is_no_longer_assigned_fails_before_it_starts(what: str) -> 
     task, listener = SlowStart(), RecordingListener()
     running = worker_task(task, listener, Guard(refuse=what).as_guard())
     running.start()
-    assert running.await_stop(10)
+    assert running.await_stop(60)
     assert listener.events == ["failure"]
     assert not task.starting.is_set()
     assert str(running.failure) == f"{what} refused"
@@ -179,9 +179,9 @@ def test_a_task_stopped_while_it_waits_for_fencing_ends() -> None:
     guard.wait = True
     running = worker_task(task, listener, guard.as_guard())
     running.start()
-    assert guard.asking.wait(10)
+    assert guard.asking.wait(60)
     running.stop()
-    assert running.await_stop(10)
+    assert running.await_stop(60)
     assert listener.events == ["shutdown"]
     assert guard.asked == ["fence"]
 
@@ -191,7 +191,7 @@ def test_records_of_a_task_with_its_own_producer_are_rejected() -> None:
     task.go_on.set()
     running = worker_task(task, listener, Guard().as_guard())
     running.start()
-    assert running.await_stop(10)
+    assert running.await_stop(60)
     assert "produces records itself" in str(running.failure)
 
 
@@ -232,7 +232,7 @@ def test_records_that_were_not_written_because_the_task_was_reassigned_are_not_s
     session[0] = False
     record = Record(None, b"v")
     setup.sender.send_at_once([Outgoing("t", None, record, running._run_settled, submitted, size_of(record))])
-    assert setup.sender.flush(10)
+    assert setup.sender.flush(60)
     assert (task.acknowledged, submitted.acked, parts.counters.errors.records_skipped) == ([], False, 0)
 
 
@@ -247,5 +247,5 @@ def test_records_that_were_not_written_before_the_producer_was_closed_are_not_sk
     record = Record(None, b"v")
     setup.sender.send_at_once([Outgoing("t", None, record, running._run_settled, submitted, size_of(record))])
     running._disconnect(0.1)
-    assert setup.sender.flush(10)
+    assert setup.sender.flush(60)
     assert (task.acknowledged, submitted.acked, parts.counters.errors.records_skipped) == ([], False, 0)

@@ -130,7 +130,7 @@ def test_a_segment_does_not_extend_over_records_of_another_producer() -> None:
     assert ledger.chunks(TP)[0].segments == [Segment(0, 0, 100)]
 
 
-@pytest.mark.parametrize("transactions", [1_500])
+@pytest.mark.parametrize("transactions", [600])
 def test_each_record_of_many_transactions_has_its_offset(transactions: int) -> None:
     model = Model()
     for _ in range(transactions):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 import yaml
 
 from mm2.copy.states import HEALTHY, PartitionState
@@ -12,11 +13,13 @@ from tests.unit.deployment_files.promtool import ALERTS, PROMETHEUS, alerts, pro
 CASES = (PROMETHEUS / "alerts_test.yml", PROMETHEUS / "alerts_hours_test.yml")
 
 
+@pytest.mark.debian
 def test_the_rules_and_the_sample_configuration_are_valid() -> None:
     assert f"{len(rules())} rules found" in promtool("check", "rules", ALERTS)
     promtool("check", "config", PROMETHEUS / "prometheus.yml")
 
 
+@pytest.mark.debian
 def test_the_rules_fire_only_when_they_should() -> None:
     promtool("test", "rules", *CASES)
 

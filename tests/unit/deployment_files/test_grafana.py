@@ -52,6 +52,7 @@ def test_all_dashboards_exist() -> None:
     assert len({board(file)["uid"] for file in BOARDS}) == len(BOARDS)
 
 
+@pytest.mark.debian
 def test_every_query_parses(tmp_path: Path) -> None:
     asked = [query for file in BOARDS for query in queries(file)]
     assert len(asked) > 50

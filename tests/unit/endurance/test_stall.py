@@ -100,7 +100,7 @@ def test_a_script_plays_its_steps_in_the_order_of_their_times_and_undoes_them_on
         lambda: done.append("undone"),
     )
     script.start()
-    assert played.wait(30)
+    assert played.wait(60)
     assert done == ["first", "second"]
     script.finish()
     assert done == ["first", "second", "undone"]

@@ -1,14 +1,36 @@
 import threading
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 
 from mm2.kafka.errors import KafkaFailure, TimeoutFailure
 from mm2.kafka.flights import Flights
+from tests.support.waiting import wait_until
 
 
-def soon(seconds: float = 5.0) -> float:
+def soon(seconds: float = 60.0) -> float:
     return time.monotonic() + seconds
+
+
+@contextmanager
+def in_flight(flights: Flights[int], key: str) -> Iterator[None]:
+    """A request for `key` is in flight until the end."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def fetch() -> int:
+        begun.set()
+        return int(go_on.wait(60))
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(flights.join, key, soon(), fetch, "It")
+        assert begun.wait(60)
+        try:
+            yield
+        finally:
+            go_on.set()
 
 
 def test_waiting_callers_share_one_fetch_started_after_their_request() -> None:
@@ -20,7 +42,7 @@ def test_waiting_callers_share_one_fetch_started_after_their_request() -> None:
     def fetch() -> int:
         fetches.append(time.monotonic())
         first_runs.set()
-        go_on.wait(5)
+        go_on.wait(60)
         return len(fetches)
 
     answers: list[tuple[int, float]] = []
@@ -31,14 +53,14 @@ def test_waiting_callers_share_one_fetch_started_after_their_request() -> None:
 
     threads = [threading.Thread(target=ask)]
     threads[0].start()
-    first_runs.wait(5)
+    assert first_runs.wait(60)
     for _ in range(5):
         threads.append(threading.Thread(target=ask))
         threads[-1].start()
-    time.sleep(0.1)
+    wait_until(lambda: flights._routes["all"].users == len(threads), interval_s=0.01)
     go_on.set()
     for thread in threads:
-        thread.join(5)
+        thread.join(60)
     assert sorted(answer for answer, _ in answers) == [1, 2, 2, 2, 2, 2]
     assert all(fetches[answer - 1] >= asked for answer, asked in answers)
 
@@ -56,37 +78,16 @@ def test_a_failure_reaches_all_callers_and_is_not_cached() -> None:
 
 def test_caller_does_not_wait_beyond_its_own_deadline() -> None:
     flights: Flights[int] = Flights()
-    go_on = threading.Event()
-    slow = threading.Thread(target=lambda: flights.join("k", soon(), lambda: int(go_on.wait(5)), "It"))
-    slow.start()
-    time.sleep(0.05)
-    start = time.monotonic()
-    with pytest.raises(TimeoutFailure, match="It: no answer before the timeout"):
+    with in_flight(flights, "k"), pytest.raises(TimeoutFailure, match="It: no answer before the timeout"):
         flights.join("k", soon(0.1), lambda: 1, "It")
-    assert time.monotonic() - start < 1
-    go_on.set()
-    slow.join(5)
 
 
 def test_a_follower_waits_beyond_the_shorter_deadline_of_the_leader() -> None:
     flights: Flights[int] = Flights()
-    go_on = threading.Event()
-    running = threading.Thread(target=lambda: flights.join("k", soon(), lambda: int(go_on.wait(5)), "It"))
-    running.start()
-    time.sleep(0.05)
-    failures: list[KafkaFailure] = []
-
-    def lead() -> None:
-        try:
-            flights.join("k", soon(0.1), lambda: 1, "It")
-        except TimeoutFailure as failure:
-            failures.append(failure)
-
-    leader = threading.Thread(target=lead)
-    leader.start()
-    time.sleep(0.03)
-    threading.Timer(0.3, go_on.set).start()
-    assert flights.join("k", soon(), lambda: 2, "It") == 2
-    leader.join(5)
-    running.join(5)
-    assert len(failures) == 1
+    with ThreadPoolExecutor(2) as pool:
+        with in_flight(flights, "k"):
+            leader = pool.submit(flights.join, "k", soon(0.2), lambda: 1, "It")
+            wait_until(lambda: flights._routes["k"].boarding or leader.done(), interval_s=0.01)
+            follower = pool.submit(flights.join, "k", soon(), lambda: 2, "It")
+            assert isinstance(leader.exception(60), TimeoutFailure)
+        assert follower.result(60) == 2

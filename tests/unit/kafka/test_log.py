@@ -27,7 +27,7 @@ def tail(poll: Callable[[KafkaBasedLog], None]) -> None:
     log._poll = lambda: poll(log)  # type: ignore[method-assign]
     thread = threading.Thread(target=log._run, daemon=True)
     thread.start()
-    thread.join(5)
+    thread.join(60)
     assert not thread.is_alive()
 
 
@@ -95,11 +95,11 @@ def test_batches_before_one_over_the_limit_are_delivered_once() -> None:
 
 
 class SlowTopic(KafkaBasedLog):
-    """A topic of 100 offsets of which a step arrives every 0.1 s."""
+    """A topic of 100 offsets of which a step arrives every 0.1 s, or as often as `every_s`."""
 
-    def __init__(self, *steps: int) -> None:
+    def __init__(self, *steps: int, every_s: float = 0.1) -> None:
         super().__init__(Cluster(SETTINGS, name="B"), "t", on_record=lambda _: None)
-        self._steps = list(steps)
+        self._steps, self._every_s = list(steps), every_s
 
     def _first_offsets(self) -> dict[TopicPartition, int]:
         return {TopicPartition("t", 0): 0}
@@ -108,13 +108,13 @@ class SlowTopic(KafkaBasedLog):
         return {TopicPartition("t", 0): 100}
 
     def _poll(self) -> None:
-        if not self._stopping.wait(0.1):
+        if not self._stopping.wait(self._every_s):
             self._move(TopicPartition("t", 0), self.positions[0] + (self._steps.pop(0) if self._steps else 0), -1)
 
 
 def test_the_first_read_may_take_longer_than_its_limit_while_records_arrive() -> None:
-    log = SlowTopic(*[5] * 20)
-    log.start(1.0)
+    log = SlowTopic(*[20] * 5, every_s=0.5)
+    log.start(2.0)
     assert log.positions == {0: 100}
     log.stop()
 

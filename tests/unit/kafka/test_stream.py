@@ -38,7 +38,7 @@ def connection(pair: Pair, *, max_frame_bytes: int = 1 << 20, request_timeout_ms
     return Connection(pair[0], "x", 1, settings, "broker x:1")
 
 
-def soon(seconds: float = 5.0) -> float:
+def soon(seconds: float = 60.0) -> float:
     return time.monotonic() + seconds
 
 
@@ -57,7 +57,7 @@ def test_more_buffers_than_one_sendmsg_and_more_bytes_than_the_socket_buffer_are
     reader = threading.Thread(target=lambda: received.append(read_all(theirs, len(expected))))
     reader.start()
     stream.write(buffers, soon())
-    reader.join(5)
+    reader.join(60)
     assert received == [expected]
 
 
@@ -69,10 +69,8 @@ def test_views_of_any_item_size_are_sent_as_bytes(pair: Pair) -> None:
 
 def test_a_write_without_a_reader_times_out_and_closes(pair: Pair) -> None:
     stream, _ = pair
-    start = time.monotonic()
     with pytest.raises(TimeoutFailure, match="broker x:1"):
         stream.write([bytes(8 << 20)], soon(0.2))
-    assert time.monotonic() - start < 1
     assert stream.closed
 
 
@@ -86,10 +84,8 @@ def test_a_write_to_a_closed_peer_is_a_disconnect(pair: Pair) -> None:
 def test_abort_from_another_thread_ends_a_read_immediately(pair: Pair) -> None:
     stream, _ = pair
     threading.Timer(0.1, stream.abort).start()
-    start = time.monotonic()
     with pytest.raises(DisconnectedFailure):
-        stream.read_into(memoryview(bytearray(4)), soon(10))
-    assert time.monotonic() - start < 1
+        stream.read_into(memoryview(bytearray(4)), soon())
 
 
 def test_a_connection_is_idle_until_the_peer_sends_or_disconnects(pair: Pair) -> None:
@@ -112,13 +108,13 @@ def test_frame_arrives_in_pieces_and_the_buffer_grows(pair: Pair) -> None:
     sender = threading.Thread(target=send)
     sender.start()
     buffer = bytearray(10)
-    view = client.receive_frame(buffer, timeout_s=5)
+    view = client.receive_frame(buffer, timeout_s=60)
     sender.join()
     assert bytes(view) == body
     assert len(buffer) >= len(body)
     view.release()
     pair[1].sendall(struct.pack(">i", 2) + b"ok")
-    assert bytes(client.receive_frame(buffer, timeout_s=5)) == b"ok"
+    assert bytes(client.receive_frame(buffer, timeout_s=60)) == b"ok"
 
 
 def test_a_timeout_before_a_frame_leaves_the_connection_usable(pair: Pair) -> None:
@@ -128,16 +124,14 @@ def test_a_timeout_before_a_frame_leaves_the_connection_usable(pair: Pair) -> No
         client.receive_frame(buffer, timeout_s=0.05)
     assert not client.closed
     pair[1].sendall(struct.pack(">i", 2) + b"ok")
-    assert bytes(client.receive_frame(buffer, timeout_s=1)) == b"ok"
+    assert bytes(client.receive_frame(buffer, timeout_s=60)) == b"ok"
 
 
 def test_an_incomplete_frame_times_out_and_closes(pair: Pair) -> None:
     client = connection(pair, request_timeout_ms=200)
     pair[1].sendall(struct.pack(">i", 100) + b"half")
-    start = time.monotonic()
     with pytest.raises(TimeoutFailure):
-        client.receive_frame(bytearray(10), timeout_s=10)
-    assert time.monotonic() - start < 1
+        client.receive_frame(bytearray(10), timeout_s=600)  # longer than a test may take
     assert client.closed
 
 
@@ -146,7 +140,7 @@ def test_end_of_stream_inside_a_frame_is_a_disconnect(pair: Pair) -> None:
     pair[1].sendall(struct.pack(">i", 100) + b"half")
     pair[1].close()
     with pytest.raises(DisconnectedFailure):
-        client.receive_frame(bytearray(10), timeout_s=1)
+        client.receive_frame(bytearray(10), timeout_s=60)
 
 
 @pytest.mark.parametrize("size", [-1, -(1 << 31), (1 << 20) + 1, 0x7FFFFFFF])
@@ -154,7 +148,7 @@ def test_impossible_frame_size_is_corrupt(pair: Pair, size: int) -> None:
     client = connection(pair)
     pair[1].sendall(struct.pack(">i", size))
     with pytest.raises(CorruptBatch, match=f"frame of {size} bytes"):
-        client.receive_frame(bytearray(10), timeout_s=1)
+        client.receive_frame(bytearray(10), timeout_s=60)
     assert client.closed
 
 
@@ -162,14 +156,14 @@ def test_a_tls_alert_instead_of_a_frame_is_detected(pair: Pair) -> None:
     client = connection(pair)
     pair[1].sendall(bytes.fromhex("15030300020250"))
     with pytest.raises(TlsFailure, match="uses TLS"):
-        client.receive_frame(bytearray(10), timeout_s=1)
+        client.receive_frame(bytearray(10), timeout_s=60)
 
 
 def test_a_web_server_is_detected(pair: Pair) -> None:
     client = connection(pair)
     pair[1].sendall(b"HTTP/1.1 400 Bad Request\r\n")
     with pytest.raises(CorruptBatch, match="web server"):
-        client.receive_frame(bytearray(10), timeout_s=1)
+        client.receive_frame(bytearray(10), timeout_s=60)
 
 
 @pytest.mark.parametrize("answered", [False, True])

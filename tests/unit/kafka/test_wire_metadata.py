@@ -93,7 +93,7 @@ def theirs(data: bytes, version: int) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=30)
+@settings(max_examples=10)
 @given(values=answers)
 def test_every_answer_is_read_as_kafka_python_reads_it(version: int, values: dict[str, Any]) -> None:
     data = encoded(version, values)
@@ -104,7 +104,7 @@ def test_every_answer_is_read_as_kafka_python_reads_it(version: int, values: dic
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=30)
+@settings(max_examples=10)
 @given(pool=st.lists(topics, min_size=1, max_size=6), data=st.data())
 def test_answers_are_the_same_with_topics_of_earlier_ones(version: int, pool: list[Any], data: st.DataObject) -> None:
     """The pool has topics with the same name that differ in other fields."""
@@ -154,7 +154,7 @@ def test_deleted_topics_are_not_kept() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=30)
+@settings(max_examples=10)
 @given(values=answers, data=st.data())
 def test_a_cut_answer_is_an_error(version: int, values: dict[str, Any], data: st.DataObject) -> None:
     whole = encoded(version, values)

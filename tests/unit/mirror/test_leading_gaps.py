@@ -91,7 +91,7 @@ def test_a_process_that_was_frozen_writes_no_filler_behind_copied_records(monkey
     monkeypatch.setattr(leading_gaps, "produce_filler", produce)
     thread = threading.Thread(target=lambda: gaps_of(log)._fill(SOURCE, LeadingGap(TARGET, END, 0)), name="frozen")
     thread.start()
-    assert frozen.wait(30)
+    assert frozen.wait(60)
     gaps_of(log)._fill(SOURCE, LeadingGap(TARGET, END, 0))
     assert (log.start, log.end) == (END, END)
     log.runs.append(("records", 1000))
@@ -172,7 +172,7 @@ def test_a_stop_waits_for_a_request_no_longer_than_it_may(monkeypatch: pytest.Mo
     gaps._wanted[TopicPartition("t", 0)] = LeadingGap(TARGET, END, 0)
     gaps._thread = threading.Thread(target=gaps._run, daemon=True)
     gaps._thread.start()
-    assert sent.wait(30)
+    assert sent.wait(60)
     began_s = time.monotonic()
     assert not gaps.stop(0.1)
     assert time.monotonic() - began_s < 5
@@ -195,7 +195,7 @@ def test_the_progress_of_filling_is_known_while_it_lasts(monkeypatch: pytest.Mon
     gaps._wanted[source] = LeadingGap(TARGET, END, 1_700_000_000_000)
     gaps._thread = threading.Thread(target=gaps._run, daemon=True)
     gaps._thread.start()
-    assert sent.wait(30)
+    assert sent.wait(60)
     (found,) = gaps.preparations()
     assert found == filling(source, "A.t", FILLER_RECORDS, END, 1_700_000_000_000)
     assert found.state is PartitionState.PREPARING

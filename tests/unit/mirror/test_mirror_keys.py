@@ -227,7 +227,7 @@ def answer(rest: FlowsRest, method: str = "GET", path: str = "/a/b/connectors", 
 
     def answered() -> bool:
         try:
-            found.append(httpx.request(method, url, headers=headers, trust_env=False))
+            found.append(httpx.request(method, url, headers=headers, trust_env=False, timeout=60))
         except httpx.TransportError:
             return False
         return found[-1].status_code != httpx.codes.SERVICE_UNAVAILABLE
@@ -303,7 +303,7 @@ def test_clients_need_a_certificate_if_ssl_client_auth_is_required(
 
     def ask() -> int:
         context = ssl.create_default_context(cafile=str(tmp_path / "trusted.pem"))
-        return httpx.get(url, verify=context, trust_env=False).status_code
+        return httpx.get(url, verify=context, trust_env=False, timeout=60).status_code
 
     if required:
         with pytest.raises(httpx.TransportError):

@@ -527,7 +527,7 @@ def test_a_stop_ends_reading_the_ledger() -> None:
     wait_until(lambda: env.task._reading is not None)
     env.task.stop()
     for lane in lanes:
-        lane.join(10)
+        lane.join(60)
     assert len(failures) == 2
 
 

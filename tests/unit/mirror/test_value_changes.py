@@ -75,6 +75,9 @@ def test_a_worker_that_has_just_lost_the_leadership_restarts_its_own_part() -> N
 def test_a_restart_is_repeated_after_a_rebalance(monkeypatch: pytest.MonkeyPatch, leads: bool) -> None:
     monkeypatch.setattr(value_changes, "_AGAIN_S", 0.01)
     herder = Herder(RebalanceNeeded(), leads=leads)
-    expected = [ALL, ALL] if leads else [*OWN, OWN[0]]
+    expected = [ALL] if leads else OWN
     herder.restart()
-    wait_until(lambda: herder.requests == expected, 30, what="the repeated request", interval_s=0.01)
+    wait_until(lambda: len(herder.requests) > len(expected), 30, what="the repeated request", interval_s=0.01)
+    repeated = list(herder.requests)
+    repeated.remove(expected[0])  # a repetition may come before the other requests
+    assert sorted(repeated, key=str) == sorted(expected, key=str)

@@ -108,7 +108,7 @@ def test_a_removed_flow_is_forgotten() -> None:
 
 
 def test_the_number_of_topics_and_the_memory_are_bounded() -> None:
-    topics = {f"t{number}": TopicSample(1.0, 2.0, 0) for number in range(200)}
+    topics = {f"t{number}": TopicSample(1.0, 2.0, 0) for number in range(50)}
     more = {f"u{number}": TopicSample(1.0, 2.0, 0) for number in range(TOPICS_KEPT)}
     history = History()
     tracemalloc.start()

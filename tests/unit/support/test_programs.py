@@ -44,7 +44,7 @@ def test_a_fork_is_a_child_with_a_session_of_its_own_and_takes_signals(
         assert psutil.Process(process.pid).ppid() == os.getpid()
         wait_until(lambda: os.getsid(process.pid) == process.pid)
         process.kill()
-        assert process.wait(30) == -signal.SIGKILL
+        assert process.wait(60) == -signal.SIGKILL
     finally:
         process.kill()
 

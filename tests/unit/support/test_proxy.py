@@ -14,7 +14,7 @@ from mm2.sandbox.errors import SandboxError
 from tests.support.proxy import Proxy
 from tests.support.relay import Conditions
 
-_PATIENCE_S = 10.0
+_PATIENCE_S = 60.0
 
 
 class Echo:
@@ -103,13 +103,13 @@ def test_latency_applies_to_round_trips_and_to_new_connections(proxy: Proxy) -> 
     proxy.delay(round_trip_ms=60)
     with connect(proxy) as sock:
         took_s = []
-        for _ in range(2):
+        for _ in range(6):
             began_s = time.monotonic()
             sock.sendall(frame())
             receive(sock)
             took_s.append(time.monotonic() - began_s)
     assert took_s[0] > 0.115
-    assert 0.055 < took_s[1] < 0.5
+    assert 0.055 < min(took_s[1:]) < 0.115
 
 
 def test_at_most_one_window_is_in_flight_in_a_round_trip(proxy: Proxy) -> None:
@@ -123,7 +123,7 @@ def test_the_bandwidth_limit_is_enforced(proxy: Proxy) -> None:
     proxy.limit(400_000)
     began_s = time.monotonic()
     ask(proxy, frame(200_000))
-    assert 0.45 < time.monotonic() - began_s < 5
+    assert 0.45 < time.monotonic() - began_s < 60
 
 
 def test_withheld_bytes_arrive_when_the_network_recovers(proxy: Proxy) -> None:

@@ -178,7 +178,7 @@ codecs = st.lists(st.sampled_from(CODECS), min_size=1, max_size=3)
 
 
 @given(histories(), sizes, sizes, codecs, codecs, st.booleans(), st.sampled_from([2, 16, 1024]))
-@settings(max_examples=300)
+@settings(max_examples=150)
 def test_exactly_the_edits_are_reported(
     history: History,
     mine: list[int],
@@ -430,7 +430,7 @@ def runs_of(places: Sequence[int]) -> list[Segment]:
     st.sampled_from(["ledger", "compacted", "content"]),
     st.sampled_from([2, 16, 1024]),
 )
-@settings(max_examples=300)
+@settings(max_examples=150)
 def test_exactly_the_edits_to_a_changed_flow_are_reported(
     history: History,
     dropped: list[tuple[int, bytes, int]],

@@ -146,7 +146,7 @@ def compared(holes: set[int], history: list[tuple[str, int]]) -> tuple[Flow, lis
 
 
 @given(st.sets(st.integers(0, 99), max_size=20), events, st.integers(4, 40))
-@settings(max_examples=400)
+@settings(max_examples=200)
 def test_any_history_is_equal_except_for_foreign_records(
     holes: set[int], history: list[tuple[str, int]], size: int
 ) -> None:
@@ -160,7 +160,7 @@ def test_any_history_is_equal_except_for_foreign_records(
 
 
 @given(st.sets(st.integers(0, 99), max_size=20), cut_events)
-@settings(max_examples=400)
+@settings(max_examples=200)
 def test_records_of_a_source_log_that_was_cut_off_are_no_difference(
     holes: set[int], history: list[tuple[str, int]]
 ) -> None:
@@ -250,7 +250,7 @@ def test_foreign_records_are_included_if_nothing_was_copied() -> None:
 
 
 @given(st.sets(st.integers(0, 99), max_size=20), events, st.sets(st.integers(0, 14)), st.data())
-@settings(max_examples=400)
+@settings(max_examples=200)
 def test_rounds_compare_each_target_record_once_for_any_resets(
     holes: set[int], history: list[tuple[str, int]], rounds: set[int], data: st.DataObject
 ) -> None:

@@ -205,7 +205,7 @@ def test_stalled_clients_are_disconnected(start: Start) -> None:
         b"POST /connectors HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{": b"HTTP/1.1 408",
     }
     for sent, expected in beginnings.items():
-        with socket.create_connection(("127.0.0.1", rest.port), timeout=10) as sock:
+        with socket.create_connection(("127.0.0.1", rest.port), timeout=60) as sock:
             began_s = time.monotonic()
             sock.sendall(sent)
             received = b""
@@ -238,14 +238,14 @@ def test_invalid_http_is_rejected_with_json(rest: Running) -> None:
         b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\nbad header\r\n\r\n",
         b"GET\r\n\r\n",
     ):
-        with socket.create_connection(("127.0.0.1", rest.port), timeout=10) as sock:
+        with socket.create_connection(("127.0.0.1", rest.port), timeout=60) as sock:
             sock.sendall(sent)
             received = b""
             while part := sock.recv(4096):
                 received += part
         assert received.startswith(b"HTTP/1.1 400 Bad Request")
         assert json.loads(received.partition(b"\r\n\r\n")[2])["error_code"] == 400
-    with socket.create_connection(("127.0.0.1", rest.port), timeout=10) as sock:
+    with socket.create_connection(("127.0.0.1", rest.port), timeout=60) as sock:
         sock.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"y" * 20_000)
         assert sock.recv(100).startswith(b"HTTP/1.1 4")
 

@@ -112,7 +112,7 @@ def test_without_a_host_it_listens_everywhere_and_advertises_this_machine() -> N
     binding = Binding(RestSettings.of({"listeners": "http://:0"}))
     try:
         for host in ("127.0.0.1", "::1") if socket.has_dualstack_ipv6() else ("127.0.0.1",):
-            with socket.create_connection((host, binding.main[0].number), timeout=5):
+            with socket.create_connection((host, binding.main[0].number), timeout=60):
                 pass
         assert binding.advertised_host
         assert binding.advertised_host not in {"", "0.0.0.0", "::"}  # noqa: S104 - what it must not be
