@@ -14,6 +14,10 @@ ALL_TOPICS: Final = "*"
 """The resource name of a literal pattern that matches every topic (or group)."""
 EVERYBODY: Final = "User:*"
 """The principal that matches every user."""
+_READING: Final = frozenset(
+    {AclOperation.READ, AclOperation.WRITE, AclOperation.ALL, AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS}
+)
+"""Operations of the source whose copies, see `remote_operation`, change nothing."""
 
 
 def acl_filter(resource_type: ResourceType) -> AclFilter:
@@ -33,9 +37,10 @@ def remote_acls(
     """Return the ACLs that the target shall have; each is mapped to the source ACL it derives from.
 
     Topic ACLs: `remote_operation` defines how WRITE is mapped. A prefix, or `*` for all topics, becomes a prefix of
-    remote topic names. It becomes one ACL for each of `topics`, the topics that are replicated now, in two cases: the
-    policy does not keep prefixes (`*` on the target would also match topics that are not from the source), or the
-    prefix would match one of the `refused` topics, which the selection accepts but which are not replicated.
+    remote topic names. It becomes one ACL for each of `topics`, the topics that are replicated now, if the prefix on the target would
+    also match others: the policy does not keep prefixes, or adds nothing to them, so that the target's own topics have them, too; one of
+    the `refused` topics, which the selection accepts but which are not replicated; or a topic that the flow uses itself, unless the
+    operation only reads.
 
     Group ACLs, if there is a filter for groups: groups have the same names on both clusters. The ACL is copied
     unchanged if its resource name, also that of a prefix or `*`, passes the filter.
@@ -66,6 +71,35 @@ def remote_operation(acl: AclBinding, writers: Collection[str]) -> AclOperation 
         if acl.operation == AclOperation.ALL:
             return AclOperation.READ
     return acl.operation
+
+
+def is_copy(acl: AclBinding, of: AclBinding, selection: TopicSelection) -> bool:
+    """Whether the flow may have created an ACL of the target as a copy of this ACL of the source.
+
+    A note in the ledger says that it has, and a client that may write there can name any ACL. Where names on the target do not show
+    their source, an ACL of a topic that is not from the source is not distinguished.
+    """
+    if acl.resource_type is ResourceType.GROUP:
+        return acl == of
+    same = dataclasses.replace(
+        of, resource_name=acl.resource_name, pattern_type=acl.pattern_type, operation=acl.operation
+    )
+    if (
+        acl.resource_type is not ResourceType.TOPIC
+        or acl != same
+        or acl.operation not in {of.operation, AclOperation.READ}
+    ):
+        return False
+    if of.pattern_type is PatternType.LITERAL and of.resource_name != ALL_TOPICS:
+        return acl.pattern_type is PatternType.LITERAL and acl.resource_name == selection.remote(of.resource_name)
+    prefix = "" if of.pattern_type is PatternType.LITERAL else of.resource_name
+    remote_prefix = selection.remote_prefix(prefix)
+    if acl.pattern_type is PatternType.PREFIXED:
+        return bool(acl.resource_name) and acl.resource_name == remote_prefix
+    if acl.resource_name == ALL_TOPICS or selection.reserves(acl.resource_name):
+        return False
+    is_kept = selection.names_show_origin or remote_prefix == prefix
+    return not is_kept or acl.resource_name.startswith(remote_prefix)
 
 
 def covering(acl: AclBinding, of: AclBinding, selection: TopicSelection) -> AclBinding | None:
@@ -118,6 +152,11 @@ def _patterns(
     remote_prefix = selection.remote_prefix(prefix)
     prefixed = {topic for topic in covered if remote_prefix and selection.remote(topic).startswith(remote_prefix)}
     if any(selection.remote(topic).startswith(remote_prefix) for topic in refused):
+        prefixed = set()
+    # Topics of the target have the same prefix, among them those in which Connect's configurations and the ledger are.
+    if remote_prefix == prefix:
+        prefixed = set()
+    if acl.operation not in _READING and any(name.startswith(remote_prefix) for name in selection.reserved):
         prefixed = set()
     if prefixed:
         yield remote_prefix, PatternType.PREFIXED

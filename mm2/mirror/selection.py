@@ -36,6 +36,10 @@ class TopicSelection:
         """Whether the remote topic of `topic` would be one that the flow, its process or its worker uses for itself."""
         return is_reserved(topic, self.remote(topic), self.policy, self.reserved)
 
+    def reserves(self, remote: str) -> bool:
+        """Whether the flow, its process or its worker uses a topic of the target for itself."""
+        return is_reserved(remote, remote, self.policy, self.reserved)
+
     def is_selected(self, topic: str) -> bool:
         """Whether the filters select the source's `topic`. `unroutable` has those of them that cannot be copied."""
         wanted = self.topic_filter.should_replicate_topic(topic) or (

@@ -21,7 +21,7 @@ from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.records.record import Record
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import AclBinding, AclOperation, AclPermission, PatternType, ResourceType
-from mm2.mirror.acl_sync import EVERYBODY, acl_filter, covering, may_hold_for, remote_acls, remote_operation
+from mm2.mirror.acl_sync import EVERYBODY, acl_filter, covering, is_copy, may_hold_for, remote_acls, remote_operation
 from mm2.mirror.discovery import chunks
 from mm2.mirror.filters import GroupFilter
 from mm2.mirror.ledgers import ACL_NOTE, DENIAL_NOTE, Ledgers, Notes
@@ -132,7 +132,13 @@ class TopicAcls:
         eased = tuple(acl for acl in here if self._denies_us(acl))
         if not is_known:
             return AclPlan(create, {}, None, (), eased, frozenset(there), cluster_id)
-        gone = {acl: of for acl, of in self._sources().items() if of not in here}
+        # A prefix of an earlier version, in place of which there is now an ACL for each topic.
+        literal = {of for acl, of in wanted.items() if acl.pattern_type is PatternType.LITERAL}
+        gone = {
+            acl: of
+            for acl, of in self._sources().items()
+            if of not in here or (acl.pattern_type is PatternType.PREFIXED and of in literal)
+        }
         over = [
             acl
             for acl in gone
@@ -234,7 +240,13 @@ class TopicAcls:
             )
             return False
         self.recurring.resolve(subject)
-        self._created = {acl: value for name, value in notes.items() if (acl := acl_of(name)) is not None}
+        self._created = {
+            acl: value
+            for name, value in notes.items()
+            if (acl := acl_of(name)) is not None
+            and (of := acl_of(value.get("of", ()))) is not None
+            and is_copy(acl, of, self.selection)
+        }
         self._losses = self.ledgers.losses
         return True
 
@@ -288,7 +300,10 @@ def fields_of(acl: AclBinding) -> list[str]:
 def acl_of(fields: Any) -> AclBinding | None:
     """The inverse of `fields_of`; None for an invalid value."""
     try:
-        kind, name, pattern, principal, host, operation, permission = fields
+        kind, name, pattern, principal, host, operation, permission = map(str, fields)
+        # Anything else is a filter, and would delete all ACLs that match it.
+        if {kind, pattern, operation, permission} & {"UNKNOWN", "ANY", "MATCH"}:
+            return None
         return AclBinding(
             ResourceType[kind],
             name,

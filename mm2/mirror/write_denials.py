@@ -86,7 +86,17 @@ def wanted_denials(remote: str, acls: Iterable[AclBinding], own: Collection[str]
 def noted_denials(ledger: Ledger) -> dict[AclBinding, str]:
     """The denials of a flow, with their source topics, from its ledger. They may not exist yet."""
     notes = ledger.notes(DENIAL_NOTE).items()
-    return {acl: str(value.get("topic", "")) for name, value in notes if (acl := acl_of(name)) is not None}
+    return {
+        acl: str(value.get("topic", ""))
+        for name, value in notes
+        if (acl := acl_of(name)) is not None and is_denial(acl)
+    }
+
+
+def is_denial(acl: AclBinding) -> bool:
+    """Whether it denies WRITE on one topic: a note can name any ACL, and the flow creates no other ones here."""
+    kind = (acl.resource_type, acl.pattern_type, acl.operation, acl.permission)
+    return kind == (ResourceType.TOPIC, PatternType.LITERAL, AclOperation.WRITE, AclPermission.DENY)
 
 
 def denial_note(acl: AclBinding, topic: str | None) -> Record:

@@ -22,6 +22,7 @@ from fastapi import Path, Query
 from pydantic import AfterValidator
 from starlette.requests import Request
 
+from mm2.config.values import trim
 from mm2.connect.errors import MalformedBody
 from mm2.connect.herder.answers import ConnectorOffsets
 from mm2.connect.rest.failures import RestFailure
@@ -194,7 +195,7 @@ def create_request_of(value: Any) -> CreateConnectorRequest:
     name = _text(value.get("name"), "name")
     # A missing name is left to its validator, which accepts it.
     return CreateConnectorRequest(
-        (name or "").strip(), string_map_of(value["config"], "config"), _initial_state(value.get("initial_state"))
+        trim(name or ""), string_map_of(value["config"], "config"), _initial_state(value.get("initial_state"))
     )
 
 

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, Protocol
 
 import structlog
 
-from mm2.codec import stored
 from mm2.connect.api import ConnectError
 from mm2.connect.request_signing import SessionKey
 from mm2.connect.stores import internal_json
@@ -46,14 +45,18 @@ class TargetState(StrEnum):
 class RestartRequest:
     """A ``restart-connector-`` record (KIP-745)."""
 
-    connector: str = field(metadata=stored(is_left_out=True))
-    only_failed: bool = field(metadata=stored("only-failed"))
-    include_tasks: bool = field(metadata=stored("include-tasks"))
+    connector: str
+    only_failed: bool
+    include_tasks: bool
 
     @property
     def impact(self) -> tuple[bool, bool]:
         """Orders requests for one connector: a request with higher impact replaces a pending one with lower impact."""
         return (not self.only_failed, self.include_tasks)
+
+    def to_json(self) -> dict[str, bool]:
+        """The record's value, with Java's order of keys."""
+        return {"include-tasks": self.include_tasks, "only-failed": self.only_failed}
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,30 @@
 import dataclasses
 
+import pytest
+
+from mm2.copy.ledger import Ledger
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import AclBinding, AclOperation, AclPermission, PatternType, ResourceType
-from mm2.mirror.acl_sync import covering, may_hold_for, remote_acls, remote_operation
+from mm2.mirror.acl_sync import covering, is_copy, may_hold_for, remote_acls, remote_operation
 from mm2.mirror.filters import DefaultGroupFilter, DefaultTopicFilter
 from mm2.mirror.policy import DefaultReplicationPolicy, IdentityReplicationPolicy, ReplicationPolicy
 from mm2.mirror.selection import TopicSelection
-from mm2.mirror.topic_acls import writing_principals
+from mm2.mirror.topic_acls import acl_of, fields_of, writing_principals
+from mm2.mirror.write_denials import denial_note, noted_denials
 
 READ = AclBinding(ResourceType.TOPIC, "t", PatternType.LITERAL, "User:u", "*", AclOperation.READ, AclPermission.ALLOW)
 
 
 TOPICS = ("t", "team-a", "team-b", "other")
+
+
+def selection_of(policy: ReplicationPolicy) -> TopicSelection:
+    topic_filter = DefaultTopicFilter()
+    topic_filter.configure({})
+    return TopicSelection(policy, topic_filter, "A", "B")
+
+
+SELECTION = selection_of(DefaultReplicationPolicy())
 
 
 class Suffix(DefaultReplicationPolicy):
@@ -135,7 +148,75 @@ def test_an_acl_of_all_topics_holds_for_those_of_this_source_only() -> None:
 
 def test_without_prefixed_names_each_topic_gets_its_own_acl() -> None:
     assert remote(prefixed("team-"), policy=Suffix()) == [literal("team-a@A"), literal("team-b@A")]
-    assert remote(prefixed("team-"), policy=IdentityReplicationPolicy()) == [prefixed("team-")]
+    each = remote(prefixed("team-"), policy=IdentityReplicationPolicy())
+    assert each == [literal("team-a"), literal("team-b")], "the target has topics of its own with the prefix"
+
+
+def test_a_prefix_that_includes_topics_of_the_flow_itself_gives_only_reading_rights() -> None:
+    def copies(acl: AclBinding, operation: AclOperation) -> list[AclBinding]:
+        selection = dataclasses.replace(SELECTION, reserved=frozenset({"A.team-checkpoints"}))
+        return list(remote_acls([dataclasses.replace(acl, operation=operation)], selection, TOPICS))
+
+    for acl in (prefixed("team-"), literal("*")):
+        assert [one.pattern_type for one in copies(acl, AclOperation.READ)] == [PatternType.PREFIXED]
+        for operation in (AclOperation.DELETE, AclOperation.ALTER_CONFIGS, AclOperation.CREATE):
+            found = copies(acl, operation)
+            assert {one.pattern_type for one in found} == {PatternType.LITERAL}
+            assert len(found) == (2 if acl.pattern_type is PatternType.PREFIXED else len(TOPICS))
+
+
+@pytest.mark.parametrize(
+    ("acl", "of", "under_identity"),
+    [
+        (literal("A.t"), literal("t"), None),
+        (literal("t"), literal("t"), literal("t")),
+        (literal("secret"), literal("t"), None),
+        (prefixed("secret"), prefixed("t"), None),
+        (prefixed("A.t"), prefixed("t"), None),
+        (literal("A.team"), prefixed("t"), None),
+        (literal("*"), literal("*"), None),
+        (literal("mm2-configs.A.internal"), literal("*"), None),
+        (dataclasses.replace(literal("A.t"), principal="User:other"), literal("t"), None),
+        (dataclasses.replace(literal("A.t"), permission=AclPermission.DENY), literal("t"), None),
+        (dataclasses.replace(literal("A.t"), operation=AclOperation.ALTER), literal("t"), None),
+        (dataclasses.replace(literal("A.t"), resource_type=ResourceType.CLUSTER), literal("t"), None),
+        (dataclasses.replace(READ, resource_type=ResourceType.GROUP), literal("t"), None),
+    ],
+)
+def test_a_note_cannot_make_an_acl_of_somebody_else_the_flow_s_own(
+    acl: AclBinding, of: AclBinding, under_identity: AclBinding | None
+) -> None:
+    """Whoever may write to the ledger chooses both, and an ACL without its source is deleted."""
+    assert is_copy(acl, of, SELECTION) == (
+        acl in set(remote_acls([of], SELECTION, [*TOPICS, "team"])) or acl == literal("A.team")
+    )
+    identity = dataclasses.replace(SELECTION, policy=IdentityReplicationPolicy())
+    assert is_copy(acl, of, identity) == (acl == under_identity)
+
+
+def test_a_note_with_a_filter_names_no_acl() -> None:
+    fields = fields_of(literal("orders"))
+    assert acl_of(fields) == literal("orders")
+    for place, wide in ((0, "ANY"), (2, "MATCH"), (2, "ANY"), (5, "ANY"), (6, "ANY"), (0, "UNKNOWN")):
+        assert acl_of([*fields[:place], wide, *fields[place + 1 :]]) is None
+    assert acl_of(fields[:-1]) is None
+
+
+def test_a_note_of_a_denial_names_a_denial() -> None:
+    denial = dataclasses.replace(literal("t"), operation=AclOperation.WRITE, permission=AclPermission.DENY)
+    ledger = Ledger()
+    for acl in (
+        denial,
+        literal("t"),
+        prefixed("t"),
+        dataclasses.replace(denial, operation=AclOperation.READ),
+        dataclasses.replace(denial, pattern_type=PatternType.PREFIXED),
+        dataclasses.replace(denial, permission=AclPermission.ALLOW),
+        dataclasses.replace(denial, resource_type=ResourceType.CLUSTER),
+    ):
+        note = denial_note(acl, "t")
+        ledger.apply(note.key, note.value)
+    assert noted_denials(ledger) == {denial: "t"}
 
 
 def test_group_acls_are_copied_unchanged_when_enabled_and_allowed_by_the_filter() -> None:
