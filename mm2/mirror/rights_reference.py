@@ -22,6 +22,7 @@ This page is generated from [`required_acls.py`](../mm2/mirror/required_acls.py)
 compares it.
 
 - READ, WRITE, DELETE and ALTER include DESCRIBE, and ALTER_CONFIGS includes DESCRIBE_CONFIGS: these need no ACL of their own.
+- ALTER on the cluster includes CLUSTER_ACTION for `preserve.offsets` (KIP-1037).
 - CREATE on a topic is not needed when the topic exists. CREATE on the cluster includes it.
 - `mm2 plan mm2.properties 'A->B'` lists the rights of the flow that are missing, with the names of your topics and groups. It cannot
   check rights on transactional ids, nor those on the ledger of the flow in the other direction.
