@@ -160,6 +160,11 @@ class BrokerFailure(KafkaFailure):
         """True when metadata must be refreshed before the next attempt."""
         return self.code in STALE_METADATA
 
+    @property
+    def is_denied(self) -> bool:
+        """Whether a right of the principal is missing."""
+        return self.code in _DENIED
+
     def __str__(self) -> str:
         return self.message
 

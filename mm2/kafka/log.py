@@ -120,6 +120,7 @@ class KafkaBasedLog:
         self._reader = FetchReader(cluster)
         self._buffer = bytearray(_KEPT_BUFFER_BYTES)
         self._failure: Exception | None = None
+        self._has_read = False  # the brokers have answered one request for records
         self._log = structlog.get_logger(__name__).bind(topic=topic, cluster=cluster.name)
 
     @property
@@ -144,8 +145,8 @@ class KafkaBasedLog:
     def start(self, timeout_s: float, *, to_stable: bool = False) -> None:
         """Read the log to its end and return; tailing continues in the background. ``to_stable`` as for `read_to_end`.
 
-        Raises KafkaFailure when the topic does not exist, when its offsets cannot be requested within ``timeout_s``, or when
-        nothing is read for ``timeout_s``. The whole read may take longer: with a limit for all of it, a topic that grows would once be
+        Raises KafkaFailure when the topic does not exist, when its offsets cannot be requested within ``timeout_s``, when it
+        may not be read, even if it is empty, or when nothing is read for ``timeout_s``. The whole read may take longer: with a limit for all of it, a topic that grows would once be
         too long for every attempt.
         """
         deadline = time.monotonic() + timeout_s
@@ -162,7 +163,8 @@ class KafkaBasedLog:
             raise
 
     def read_to_end(self, timeout_s: float, *, to_stable: bool = False) -> None:
-        """Wait until every record written before this call has been delivered. Raises KafkaFailure when that fails.
+        """Wait until every record written before this call has been delivered. Raises KafkaFailure when that fails, at once
+        when the topic may not be read.
 
         ``to_stable``: read only to the last stable offset, that is, to the first open transaction.
         """
@@ -177,7 +179,11 @@ class KafkaBasedLog:
         """Wait until these offsets are read: until the deadline, or without one for as long as ``timeout_s`` makes progress."""
         least, until = math.inf, deadline or 0.0
         with self._moved:
-            while behind := sum(max(0, end - self._positions.get(tp, 0)) for tp, end in ends.items()):
+            while (
+                behind := sum(max(0, end - self._positions.get(tp, 0)) for tp, end in ends.items())
+            ) or not self._has_read:
+                if isinstance(self._failure, BrokerFailure) and self._failure.is_denied:
+                    raise self._failure
                 if deadline is None and behind < least:
                     least, until = behind, time.monotonic() + timeout_s
                 left = until - time.monotonic()
@@ -259,14 +265,14 @@ class KafkaBasedLog:
                 try:
                     self._poll()
                     failures = 0
-                    self._failure = None
+                    self._end_round(None)
                 except Exception as error:  # noqa: BLE001  (the end of this thread would go unnoticed)
                     if self._stopping.is_set():
                         return
                     if not isinstance(error, KafkaFailure):
                         self._log.exception("internal error while reading")
                     is_new = str(error) != str(self._failure) or failures == _QUIET_FAILURES
-                    self._failure = error
+                    self._end_round(error)
                     # A batch that cannot be read is tried again each second for as long as it exists.
                     is_loud = failures >= _QUIET_FAILURES and (is_new or failures % _LOGGED_EVERY == 0)
                     (self._log.warning if is_loud else self._log.debug)("reading failed", error=str(error))
@@ -291,8 +297,9 @@ class KafkaBasedLog:
             self._epochs.clear()
         self._topic_id = info.topic_id or self._topic_id
         leaders = {partition.leader for tp in self._positions if (partition := info.partitions.get(tp.partition))}
-        # Each round waits for all leaders: no response may be delayed for long.
+        # Each round waits for all leaders: no response may be delayed for long. The first one shows whether the topic may be read.
         wait_ms = _MAX_WAIT_MS if len(leaders) < 2 else max(20, _MAX_WAIT_OF_SEVERAL_MS // len(leaders))
+        wait_ms = wait_ms if self._has_read else 0
         limits = FetchReaderLimits(wait_ms, _FETCH_BYTES, _PARTITION_BYTES, read_committed=self._read_committed)
         self._reader.send(self._positions, limits, metadata=metadata, last_epochs=self._epochs)
         largest = 0
@@ -300,6 +307,15 @@ class KafkaBasedLog:
             largest = max(largest, self._receive())
         if len(self._buffer) > _KEPT_BUFFER_BYTES and largest <= _KEPT_BUFFER_BYTES:
             self._buffer = bytearray(_KEPT_BUFFER_BYTES)  # only tailing from here on, which needs a small buffer
+
+    def _end_round(self, failure: Exception | None) -> None:
+        if failure is None and self._has_read:
+            self._failure = None
+            return
+        with self._moved:
+            self._failure = failure
+            self._has_read = self._has_read or failure is None
+            self._moved.notify_all()
 
     def _receive(self) -> int:
         """Deliver one response and return its size."""

@@ -210,6 +210,14 @@ RIGHTS: Final = (
         "offsets before the first record are filled with markers, which takes longer",
     ),
     Right(
+        Feature.PRESERVED,
+        _TARGET,
+        Resource.LEDGER,
+        (_READ,),
+        f"{PRESERVE_KEY}, where logs of the source are trimmed",
+        "the topics of the flow are not copied while one of them has to be filled",
+    ),
+    Right(
         Feature.DENIALS,
         _TARGET,
         Resource.CLUSTER,

@@ -129,7 +129,7 @@ def test_topics_of_the_worker_are_no_remote_topics(kafka_a: LocalKafka, kafka_b:
         for store in ("configs", "offsets", "status"):
             refused = props | {"topics": f"{unique}-orders,{unique}-{store}"}
             infos = w.herder.validate_connector_config(refused).result(20)
-            (message,) = [text for key, text in infos.errors if key == "topics"]
+            (message,) = next(one.errors for info in infos.configs if (one := info.value) and one.name == "topics")
             assert f"its remote topic would be the internal topic {unique}-{store};" in message
             with pytest.raises(BadRequest, match=f"the internal topic {unique}-{store};"):
                 w.herder.put_connector_config(refused["name"], refused, allow_replace=False).result(20)

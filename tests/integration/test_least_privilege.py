@@ -6,25 +6,31 @@ ACLs and a group. Validates that nothing more is needed, and that each right tha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka import admin as kafka_admin
 from confluent_kafka.admin import AclBinding, AclBindingFilter, AclPermissionType, ResourcePatternType
 
+from mm2.kafka.cluster import Cluster
+from mm2.kafka.errors import BrokerFailure
+from mm2.kafka.log import KafkaBasedLog
+from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import AclOperation, ResourceType
 from mm2.mirror.clients import Side
 from mm2.mirror.required_acls import Feature, Names, RequiredAcl, Resource, required_acls
 from mm2.sandbox.kafka import LocalKafka, start_pair
 from tests.integration.asking import asked
+from tests.integration.copy_flow import delete_before, end_offset, read
 from tests.integration.mirror_flow import admin, alter, commit, committed, create, write
 from tests.integration.mirror_process import MirrorProcess, config_of, contents, grow, partitions_of, write_config
 from tests.support.passworded import LISTENERS, PASSWORDS, login
+from tests.support.waiting import wait_until
 
 FLOW: Final = "A->B"
 GUARDED: Final = {
@@ -80,7 +86,8 @@ class Guarded:
     brokers: dict[Side, LocalKafka]
     folder: Path
 
-    def file(self, alias: str = "A") -> Path:
+    def file(self, alias: str = "A", **changes: str) -> Path:
+        """The file of the flow from this alias. ``__`` in a key stands for ``.``."""
         props: dict[str, str | None] = {"clusters": f"{alias}, B"}
         for side, name in ((Side.SOURCE, alias), (Side.TARGET, "B")):
             props[f"{name}.bootstrap.servers"] = self.brokers[side].address("LOGIN")
@@ -98,6 +105,7 @@ class Guarded:
                 "sync.topic.configs.interval.seconds": "1",
                 "sync.group.offsets.enabled": "true",
                 "sync.group.offsets.interval.seconds": "1",
+                **{key.replace("__", "."): value for key, value in changes.items()},
             },
         )
 
@@ -371,3 +379,218 @@ def forget(broker: LocalKafka, group: str) -> None:
     for done in admin(broker).delete_consumer_groups([group]).values():
         with suppress(KafkaException):
             done.result(30)
+
+
+# -- other modes
+
+#: ALTER on the cluster, which synced ACLs need, includes CLUSTER_ACTION for transaction markers (KIP-1037).
+_WITHOUT_ACLS: Final = tuple(feature for feature in JOB if feature is not Feature.ACLS)
+_NO_ACLS: Final = {"sync__topic__acls__enabled": "false"}
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A mode that needs rights of its own: the alias of its source, the topic that it copies, and its settings."""
+
+    alias: str
+    topic: str
+    features: tuple[Feature, ...]
+    settings: dict[str, str]
+
+    @property
+    def remote(self) -> str:
+        return f"{self.alias}.{self.topic}"
+
+    def needed(self) -> list[RequiredAcl]:
+        """The ACLs of the list, one name each."""
+        resources = {
+            **names(self.alias).by_resource,
+            Resource.SELECTED_TOPICS: {self.topic},
+            Resource.REMOTE_TOPICS: {self.remote},
+            Resource.GROUPS: set(),
+        }
+        wanted = required_acls((*_WITHOUT_ACLS, *self.features), f"{self.alias}-mm2", Names(resources))
+        return [replace(acl, names=(name,)) for acl in wanted for name in acl.names]
+
+    def without(self, *gone: tuple[AclOperation, str]) -> list[RequiredAcl]:
+        """The list without these operations on resources."""
+        return [acl for acl in self.needed() if (acl.operation, acl.names[0]) not in gone]
+
+
+def exactly_once(topic: str) -> Mode:
+    return Mode("E", topic, (Feature.TRANSACTIONS,), {"B__exactly__once__source__support": "enabled"})
+
+
+def preserving(topic: str) -> Mode:
+    return Mode("P", topic, (Feature.PRESERVED,), {"preserve__offsets": "true"})
+
+
+@contextmanager
+def running(guarded: Guarded, mode: Mode) -> Iterator[MirrorProcess]:
+    file = guarded.file(mode.alias, topics=mode.topic, groups="", **_NO_ACLS, **mode.settings)
+    process = MirrorProcess(file, guarded.folder / f"log-{mode.topic}")
+    try:
+        yield process
+    finally:
+        process.clean_up()
+
+
+def transactions(broker: LocalKafka, topic: str, count: int) -> None:
+    """Committed transactions of one record each: the offset after each record has none."""
+    producer = Producer(
+        {"bootstrap.servers": broker.bootstrap, "transactional.id": f"{topic}-producer", "log_level": 0}
+    )
+    producer.init_transactions(30)
+    for number in range(count):
+        producer.begin_transaction()
+        producer.produce(topic, b"%d" % number, partition=0)
+        producer.commit_transaction(30)
+
+
+def write_trimmed(broker: LocalKafka, topic: str) -> None:
+    """A topic whose first records were deleted, and with gaps between the others."""
+    create(broker, topic)
+    write(broker, topic, [(b"k", b"v")] * 50, 0)
+    delete_before(broker, topic, 20)
+    transactions(broker, topic, 5)
+
+
+def is_copied(guarded: Guarded, mode: Mode) -> bool:
+    """Whether all records are on the target, at the same offsets with preserved offsets."""
+    source, target = guarded.brokers.values()
+    if not partitions_of(target, mode.remote):
+        return False
+    if mode.alias == "P":
+        return read(target, mode.remote) == read(source, mode.topic)
+    return contents(target, mode.remote) == contents(source, mode.topic)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mode", [exactly_once("once"), preserving("same")], ids=lambda mode: mode.topic)
+def test_other_modes_need_no_other_rights(guarded: Guarded, mode: Mode) -> None:
+    """On a cluster where the topics of the flow do not exist."""
+    write_trimmed(guarded.brokers[Side.SOURCE], mode.topic)
+    guarded.allow(mode.needed())
+    with running(guarded, mode) as process:
+        process.eventually(lambda: is_copied(guarded, mode), 90)
+        assert process.stop()[0] == 0
+        denied = [line for line in process.log.read_text().splitlines() if "AUTHORIZATION_FAILED" in line]
+        assert denied == []
+    markers = end_offset(guarded.brokers[Side.TARGET], mode.remote) - len(
+        contents(guarded.brokers[Side.TARGET], mode.remote)[0]
+    )
+    assert markers > 0, "of transactions, or in the place of those of the source"
+
+
+_WRITE, _READ = AclOperation.WRITE, AclOperation.READ
+_GAPS: Final = "mm2-gaps-*"
+
+
+@dataclass(frozen=True)
+class Lacking:
+    """A flow without some rights: what one sentence of its log names, and whether it copies nevertheless."""
+
+    mode: Mode
+    gone: tuple[tuple[AclOperation, str], ...]
+    named: tuple[str, ...]
+    copies: bool = True
+
+
+LACKING: Final = [
+    Lacking(
+        exactly_once("once-ids"),
+        ((_WRITE, "E-mm2-*"),),
+        ("E-mm2-MirrorSourceConnector-0", "the right WRITE is missing"),
+        copies=False,
+    ),
+    Lacking(
+        exactly_once("once-leader"),
+        ((_WRITE, "connect-cluster-E-mm2"),),
+        ("connect-cluster-E-mm2", "the right WRITE is missing"),
+        copies=False,
+    ),
+    Lacking(
+        exactly_once("once-ledger"),
+        ((_READ, "mm2-ledger.E.internal"),),
+        ("mm2-ledger.E.internal", "the right READ is missing"),
+    ),
+    Lacking(
+        preserving("same-ledger"),
+        ((_READ, "mm2-ledger.P.internal"),),
+        ("mm2-ledger.P.internal", "the right READ is missing"),
+        copies=False,
+    ),
+    Lacking(
+        preserving("same-markers"),
+        ((AclOperation.CLUSTER_ACTION, "kafka-cluster"),),
+        ("CLUSTER_ACTION on the cluster is missing",),
+    ),
+    Lacking(
+        preserving("same-nothing"),
+        ((AclOperation.CLUSTER_ACTION, "kafka-cluster"), (_WRITE, _GAPS)),
+        ("needs CLUSTER_ACTION on the cluster", "WRITE on the transactional ids with the prefix mm2-gaps-"),
+        copies=False,
+    ),
+    *(
+        Lacking(
+            preserving(f"same-{operation.name.lower()}"),
+            ((operation, f"P.same-{operation.name.lower()}"),),
+            (f"P.same-{operation.name.lower()}", f"the right {operation.name} is missing"),
+        )
+        for operation in (AclOperation.DELETE, AclOperation.ALTER_CONFIGS)
+    ),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("lacking", LACKING, ids=lambda lacking: lacking.mode.topic)
+def test_other_modes_name_each_missing_right(guarded: Guarded, lacking: Lacking) -> None:
+    mode = lacking.mode
+    write_trimmed(guarded.brokers[Side.SOURCE], mode.topic)
+    guarded.allow(mode.without(*lacking.gone))
+    with running(guarded, mode) as process:
+        process.eventually(
+            lambda: any(all(name in line for name in lacking.named) for line in process.log.read_text().splitlines()),
+            50,
+        )
+        if lacking.copies:
+            process.eventually(lambda: is_copied(guarded, mode), 90)
+
+
+def test_a_log_that_may_not_be_read_fails_at_once(guarded: Guarded) -> None:
+    """Also one without records: a reader without the right would otherwise fail at the first record."""
+    target = guarded.brokers[Side.TARGET]
+    describe = RequiredAcl(Side.TARGET, ResourceType.TOPIC, ("unread",), AclOperation.DESCRIBE, "")
+    create(target, "unread")
+    settings = ClientSettings.from_props({"bootstrap.servers": target.address("LOGIN"), **login()})
+
+    def is_refused(call: Callable[[float], None]) -> bool:
+        """Whether it fails for this reason."""
+        try:
+            call(600.0)
+        except BrokerFailure as failure:
+            return "unread" in str(failure) and "the right READ is missing" in str(failure)
+        return False
+
+    logs: list[KafkaBasedLog] = []
+
+    def opened() -> KafkaBasedLog:
+        logs.append(KafkaBasedLog(cluster, "unread", on_record=lambda _: None))
+        return logs[-1]
+
+    def is_refused_later(log: KafkaBasedLog) -> bool:
+        write(target, "unread", [(b"k", b"v")], 0)
+        return is_refused(log.read_to_end)
+
+    # Brokers apply ACLs a moment after they are created.
+    with closing(Cluster(settings, name="B")) as cluster:
+        guarded.allow([describe])
+        wait_until(lambda: is_refused(opened().start), 30)
+        write(target, "unread", [(b"k", b"v")], 0)
+        assert is_refused(opened().start)
+        guarded.allow([replace(describe, operation=AclOperation.READ)])
+        wait_until(lambda: not is_refused(opened().start), 30)
+        guarded.allow([describe])
+        wait_until(lambda: is_refused_later(logs[-1]), 30)
+        logs[-1].stop()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import stat
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 from structlog.testing import capture_logs
@@ -21,6 +23,7 @@ from mm2.sandbox.compare import compare_topics
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.copy_flow import Flow, Traffic, create, producer_of
 from tests.integration.mirror_process import MirrorProcess, has_all, write_config
+from tests.support.passworded import LISTENERS, PASSWORDS, PLAIN, login
 from tests.support.spark import LocalSpark
 from tests.support.waiting import wait_until
 
@@ -41,7 +44,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSpark]:
 
 @pytest.fixture(scope="module")
 def engine(cluster: LocalSpark) -> Iterator[CopyEngine]:
-    engine = CopyEngine(cluster.props)
+    events = cluster.folder / "events"
+    events.mkdir()
+    shown = {"spark.ui.enabled": "true", "spark.ui.port": "0", "spark.eventLog.enabled": "true"}
+    shown["spark.eventLog.compress"] = "false"
+    engine = CopyEngine({**cluster.props, **shown, "spark.eventLog.dir": events.as_uri()})
     engine.start()
     wait_until(lambda: engine.slots.count == 4, 120)
     assert engine._server is not None
@@ -168,6 +175,98 @@ def test_no_secret_is_on_a_command_line(cluster: LocalSpark, engine: CopyEngine)
     lines = [line for pid in [engine.spark.pid, *cluster.worker_pids] for line in command_lines(pid or 0)]
     assert len(lines) >= 5
     assert not [line for line in lines if SECRET in line]
+
+
+@pytest.fixture
+def guarded(tmp_path: Path, unique: str) -> Iterator[LocalKafka]:
+    """A broker whose listener LOGIN has a password of its own."""
+    users = f'{PLAIN} required user_mirror="password-{unique}";'
+    overrides = {**PASSWORDS, "listener.name.login.plain.sasl.jaas.config": users}
+    with LocalKafka("A", tmp_path, listeners=LISTENERS, overrides=overrides, heap="384m") as broker:
+        yield broker
+
+
+def test_secrets_of_the_clusters_reach_executors_by_the_channel_only(
+    cluster: LocalSpark, engine: CopyEngine, guarded: LocalKafka, kafka_b: LocalKafka, unique: str
+) -> None:
+    """While records are copied, nothing of Spark contains them, nor the secrets of the channel."""
+    password = f"password-{unique}"
+    flow = Flow(engine, guarded, kafka_b, unique)
+    topic = flow.topic(partitions=PARTITIONS)
+    spec = flow.spec(topic, partitions=PARTITIONS, lanes=0, batch_duration_ms=3_000)
+    settings = {"bootstrap.servers": guarded.address("LOGIN"), **login(password)}
+    spec = replace(spec, source=ClientSettings.from_props(settings, client_id="copy-source"))
+    assert password in spec.to_json(), "the executors get it"
+    context, server = engine.spark.context(60), engine._server
+    assert server is not None
+    with Traffic(flow.source, topic, PARTITIONS, per_second=200) as traffic, flow.copying(spec) as job:
+        wait_until(lambda: len(busy(cluster)) == 2, 60, detail=job.status)
+        wait_until(lambda: job.status()["batches"] > 4, 120, detail=job.status)
+        secrets = [password, *(batch.secret for batch in list(server._batches.values()))]
+        assert len(secrets) > 1
+
+        seen = 0
+        folders = {cluster.folder, Path(context._temp_dir).parent}
+        for pid in [engine.spark.pid or 0, *cluster.worker_pids]:
+            for process in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]:
+                with contextlib.suppress(psutil.Error):
+                    variables = process.environ()
+                    texts = [*process.cmdline(), *variables.values()]
+                    assert not with_secret("\0".join(texts).encode(), secrets), process
+                    folders.update(
+                        Path(one) for one in variables.get("SPARK_EXECUTOR_DIRS", "").split(os.pathsep) if one
+                    )
+                    seen += 1
+        assert seen >= 8, "JVMs, daemons and workers"
+
+        own = [folder for folder in folders if folder.name.startswith("executor-")]
+        assert own, "the block managers' folders"
+        assert {stat.S_IMODE(folder.stat().st_mode) for folder in own} == {0o700}
+        # Unlike rglob(), it ignores folders that vanish.
+        found = [Path(top, name) for folder in folders for top, _, names in os.walk(folder) for name in names]
+        files = [file for file in found if file.is_file()]
+        events = [file for file in files if cluster.folder / "events" in file.parents]
+        assert any(b"SparkListenerJobStart" in file.read_bytes() for file in events)
+        assert any(file.name == "stderr" for file in files)
+        for file in files:
+            with contextlib.suppress(FileNotFoundError):
+                content = file.read_bytes()
+                assert not with_secret(content, secrets), file
+                assert SECRET.encode() not in content or file == cluster.folder / "spark.properties", file
+
+        pages = list(pages_of(cluster, str(context.uiWebUrl), context.applicationId))
+        assert len(pages) >= 12
+        assert any(b"spark.authenticate.secret" in page for _, page in pages), "with its value hidden"
+        for address, page in pages:
+            assert not with_secret(page, [*secrets, SECRET]), address
+        traffic.finish()
+        flow.wait_until_copied(job, spec, 120)
+
+
+def with_secret(content: bytes, secrets: list[str]) -> bool:
+    return any(secret.encode() in content for secret in secrets)
+
+
+def pages_of(cluster: LocalSpark, ui: str, application: str) -> Iterator[tuple[str, bytes]]:
+    """What the application, the master and the workers of Spark serve by HTTP."""
+    api = f"{ui}/api/v1/applications/{application}"
+    for path in ("jobs", "stages", "storage", "environment", "executors", "executors/threadDump/?executorId=driver"):
+        yield fetched(f"{ui}/{path}")
+    for path in ("jobs", "stages", "allexecutors", "environment", "executors/driver/threads", "logs"):
+        yield fetched(f"{api}/{path}")
+    for executor in ("0", "1"):
+        yield fetched(f"{ui}/executors/threadDump/?executorId={executor}")
+        yield fetched(f"{api}/executors/{executor}/threads")
+    for pid in cluster.worker_pids:
+        for port in {one.laddr.port for one in psutil.Process(pid).net_connections("inet") if one.status == "LISTEN"}:
+            with contextlib.suppress(httpx.HTTPError):  # the port of its RPC
+                yield fetched(f"http://127.0.0.1:{port}/json/")
+
+
+def fetched(url: str) -> tuple[str, bytes]:
+    answer = httpx.get(url, timeout=60, follow_redirects=True, trust_env=False)
+    assert answer.status_code in {200, 404}, (url, answer.text[:500])
+    return url, answer.content
 
 
 def command_lines(pid: int) -> list[str]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-_PLAIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
+PLAIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
 LISTENERS: Final = {"OPEN": "PLAINTEXT", "LOGIN": "SASL_PLAINTEXT"}
 PASSWORDS: Final = {
     "sasl.enabled.mechanisms": "PLAIN",
-    "listener.name.login.plain.sasl.jaas.config": f'{_PLAIN} required user_mirror="secret";',
+    "listener.name.login.plain.sasl.jaas.config": f'{PLAIN} required user_mirror="secret";',
 }
 #: All who log in have every right for which no ACL exists; on OPEN there are no limits.
 RIGHTS: Final = {
@@ -23,5 +23,5 @@ def login(password: str = "secret") -> dict[str, str]:
     return {
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "PLAIN",
-        "sasl.jaas.config": f'{_PLAIN} required username="mirror" password="{password}";',
+        "sasl.jaas.config": f'{PLAIN} required username="mirror" password="{password}";',
     }

@@ -294,6 +294,10 @@ def test_a_round_of_a_log_reads_all_leaders() -> None:
     scripted.log._poll()
     assert sorted(scripted.seen) == [(0, 0), (1, 0), (1, 1)]
     assert scripted.log.positions == {0: 1, 1: 2}
+    assert {call.max_wait_ms for call in cluster.calls} == {0}, "the first round does not wait for records"
+    cluster.calls.clear()
+    scripted.log._end_round(None)
+    scripted.log._poll()
     assert {call.max_wait_ms for call in cluster.calls} == {250}
     scripted.log._reader.close()
 
