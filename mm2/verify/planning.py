@@ -9,7 +9,7 @@ from typing import Final
 
 from mm2.copy.executor.changes import FILTERED, SKIPPED
 from mm2.copy.ledger import Ledger, Verified
-from mm2.copy.segments import Gap, Segment, SegmentChunk
+from mm2.copy.segments import CHUNKS_KEPT, Gap, Segment, SegmentChunk
 from mm2.copy.session import LedgerEntry, Rules
 from mm2.copy.translation import Translation, holes
 from mm2.kafka.admin import Admin
@@ -385,8 +385,9 @@ def _by_ledger(
 
 def _known_from(ledger: Ledger, entries: Iterable[LedgerEntry]) -> int:
     """The target offset from which on the ledger has what was copied of all these partitions; 0: the ledger has all of it."""
-    dropped = [chunks for entry in entries if (chunks := ledger.chunks(entry.source)) and chunks[0].number]
-    return max((chunks[0].segments[0].target for chunks in dropped if chunks[0].segments), default=0)
+    # The number of the first chunk shows nothing: that of a successor follows an entry without chunks.
+    full = [chunks for entry in entries if (chunks := ledger.chunks(entry.source)) and chunks[-1].number >= CHUNKS_KEPT]
+    return max((chunks[0].segments[0].target for chunks in full if chunks[0].segments), default=0)
 
 
 def _source_from(chunks: Sequence[SegmentChunk], target: int, position: int) -> int:

@@ -262,7 +262,7 @@ def merge_of(*dropped: int) -> tuple[Ledger, LedgerEntry]:
     first, second = dropped or (0, 0)
     mine = LedgerEntry("t", 0, "A.t", Mark(140, 200, 140), 140, "s", "r", chunk=first)
     other = LedgerEntry("u", 0, "A.t", Mark(50, 100, 50), 50, "u", "r", chunk=second)
-    segments = [Segment(0, 0, 50), Segment(50, 100, 50), Segment(100, 160, 40)][2 if first else 0 :]
+    segments = [Segment(0, 0, 50), Segment(50, 100, 50), Segment(100, 160, 40)][2 if first > 1 else 0 :]
     ledger = ledger_of(mine, SegmentChunk(first, segments))
     for row in (chunk_record(other.source, SegmentChunk(second, [Segment(0, 50, 50)])), entry_record(other)):
         ledger.apply(row.key, row.value)
@@ -271,7 +271,7 @@ def merge_of(*dropped: int) -> tuple[Ledger, LedgerEntry]:
 
 def test_in_a_merge_the_records_of_the_other_topic_are_not_compared() -> None:
     """Nor those after its mark, since its entry may be older. Records of neither, at offsets 150 to 159, would be."""
-    ledger, other = merge_of()
+    ledger, other = merge_of(1, 1)  # the processes before have left entries only
     sides = side("t", "s", 0, 140), side("A.t", "r", 0, 210)
     plan = planned(ledger, *sides, merged=[other.replace(mark=Mark(50, 155, 50))])
     assert (ranges(plan), plan.error, plan.notes) == ([(0, 140, 0, 200)], "", [])
@@ -283,7 +283,7 @@ def test_in_a_merge_the_records_of_the_other_topic_are_not_compared() -> None:
 
 def test_in_a_merge_records_that_the_ledger_does_not_contain_any_more_are_not_compared() -> None:
     sides = side("t", "s", 0, 140), side("A.t", "r", 0, 210)
-    for dropped, first in (((3, 0), 100), ((0, 3), 50)):
+    for dropped, first in (((64, 0), 100), ((0, 64), 50)):
         ledger, other = merge_of(*dropped)
         plan = planned(ledger, *sides, merged=[other])
         assert plan.first == first
