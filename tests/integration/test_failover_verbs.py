@@ -589,6 +589,11 @@ def test_records_on_the_copy_before_the_last_copied_one_are_not_taken_for_return
     write(kafka_a, topic, [(None, NUMBER)], 0)
     write_ledger(kafka_a, b, returned, [Segment(111, 101, 1)])
     commit(kafka_b, group, {(topic, 0): 103})
+    code, out, err = asked(capsys, "gaps", file, back, "--json")
+    (gaps,) = json.loads(out)["partitions"]
+    assert (code, gaps["kept_on_source"]) == (0, [{"first": 100, "last": 109, "records": 10}]), err
+    (status,) = json.loads(asked(capsys, "status", file, back, "--json")[1])["flows"]
+    assert f"mm2 failback has kept 10 records on {b} only" in status["sentence"], status["sentence"]
     code, out, err = asked(capsys, "failover", file, back, *arguments)
     assert (code, err) == (0, "")
     document = json.loads(out)
@@ -706,6 +711,11 @@ def test_a_topic_that_belongs_to_the_other_flow_is_listed_with_its_own_records(f
     ]
     write(failed_over.b, ledger_topic(first), [(row.key, row.value) for row in notes], 0)
     commit(failed_over.b, failed_over.group, {(new, 0): 20})
+    with failed_over.file.open("a") as file:
+        file.write(f"\n{failed_over.back}.enabled = true\n")
+    out = asked(failed_over.capsys, "status", failed_over.file, failed_over.back, "--json")[1]
+    (status,) = json.loads(out)["flows"]
+    assert f"{second} has 1 topic that came from {first}: records that other producers" in status["sentence"], status
     arguments = ("failover", failed_over.back, "--wait", "1", "--yes")
     sentence = failed_over.ask(*arguments, code=2)["sentence"]
     assert f"has 50 records that are not on {first}" in sentence, sentence
