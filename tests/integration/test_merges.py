@@ -173,7 +173,7 @@ class Merge:
         self.alias, self.topics = f"m{unique[-6:]}", (f"{unique}-merge-a", f"{unique}-merge-b")
         self.remote = f"{self.alias}.{unique}-all"
         self.group = f"{unique}-group"
-        for topic, partitions, retention in zip(self.topics, (2, 3), ("-1", "9000000000"), strict=True):
+        for topic, partitions, retention in zip(self.topics, (2, 3), ("-1", "9000000000000"), strict=True):
             create(kafka_a, topic, partitions, retention__ms=retention)
             wait_until(lambda topic=topic, partitions=partitions: partitions_of(kafka_a, topic) == partitions)  # type: ignore[misc]
         self.files = FlowFiles(
