@@ -88,6 +88,13 @@ UNCOMPARED: Final = Statement(
     "",
     "The logs of {target} were not compared with the ledger in {partitions}: {why}.",
 )
+NOT_COPIED_BACK: Final = Statement(
+    f"{_STATUS}: topics that came from the target under the same name",
+    (Evidence.SOURCE_TOPICS, Evidence.RECORDS),
+    "",
+    "{source} has {topics} that came from {target}: records that other producers wrote to them are not copied, and were not counted here "
+    "(mm2 failover --dry-run).",
+)
 LOOKED_AT: Final = Statement(
     "`status`, `lag`, `topics`, `groups`, page Flows; field `evidence`",
     (),

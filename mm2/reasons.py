@@ -21,6 +21,9 @@ class OffsetReasonCode(StrEnum):
     NO_SYNC = "no_sync"  # no offset sync can be used
     IN_USE = "in_use"  # the group is active on the target
     AHEAD = "ahead"  # the group's offset on the target is a later one
+    NEXT_NOT_COPIED = (
+        "next_not_copied"  # it is there, and after records that are on the source only and that the group has not read
+    )
     ANOTHER_COPY = "another_copy"  # the checkpoint lies behind the end of the remote partition
     OTHER = "other"
 

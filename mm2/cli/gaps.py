@@ -26,6 +26,7 @@ from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.clients import Side
 from mm2.mirror.discovery import vanished
+from mm2.mirror.kept_records import ForeignRun, kept_here
 from mm2.mirror.promotions import promoted
 from mm2.mirror.target_logs import TargetLoss, target_losses
 from mm2.reasons import TargetLossCode
@@ -38,11 +39,13 @@ class PartitionGaps:
     """The gaps of one partition: totals by reason since the first copy, and the ranges that are still listed.
 
     ``on_target``: what the target has lost, None: its log reaches the ledger's position; a failure: this is not known.
+    ``kept``: what `mm2 failback` has left on the source only; the user has accepted it.
     """
 
     entry: LedgerEntry
     ranges: tuple[Gap, ...]
     on_target: TargetLoss | KafkaFailure | None = None
+    kept: tuple[ForeignRun, ...] = ()
 
     @property
     def is_well(self) -> bool:
@@ -62,6 +65,7 @@ class PartitionGaps:
                 for lost in self.entry.lost
             ],
             "lost_before": self.entry.lost_before,
+            "kept_on_source": [run.to_json() for run in self.kept],
             "target_loss": {"code": self.on_target.code, "message": self.on_target.message}
             if isinstance(self.on_target, TargetLoss)
             else None,
@@ -84,14 +88,14 @@ def gaps_of(
     on_target: Mapping[TopicPartition, TargetLoss | KafkaFailure | None] | None = None,
 ) -> list[PartitionGaps]:
     """The gaps of all partitions of the ledger, or of one topic."""
-    found = []
+    found, kept = [], kept_here(ledger)
     for entry in entries_of(ledger, topic):
         source = entry.source
         listed = [gap for chunk in ledger.chunks(source) for gap in chunk.gaps]
         # Losses without a total are offsets that the source assigned a second time: after a truncation of the log, or
         # in a topic that was recreated.
         listed += [Gap(lost.first, lost.after, lost.reason) for lost in entry.lost if lost.reason in entry.gaps]
-        found.append(PartitionGaps(entry, tuple(merged(listed)), (on_target or {}).get(source)))
+        found.append(PartitionGaps(entry, tuple(merged(listed)), (on_target or {}).get(source), kept.get(source, ())))
     return found
 
 
@@ -179,6 +183,10 @@ def write_gaps(
         for reason, count in sorted(partition.entry.gaps.items()):
             ranges = [gap for gap in partition.ranges if gap.reason == reason]
             out.write(f"{partition.entry.source}  {reason}  {number(count)}: {_ranges(ranges, count)}\n")
+        out.writelines(
+            f"{partition.entry.source}  on {flow.pair.source} only, kept by mm2 failback: {counted(run.records, 'record')}, {run}\n"
+            for run in partition.kept
+        )
         if partition.entry.lost_before:
             out.write(f"{partition.entry.source}  {number(partition.entry.lost_before)} lost ranges before these\n")
         out.writelines(

@@ -125,7 +125,7 @@ class Translation:
         """The oldest segment."""
         return self._segments[0] if self._segments else None
 
-    @property
+    @cached_property
     def on_target(self) -> list[tuple[int, int]]:
         """The target offsets that are known to have copied records, as (first, after) in order."""
         return _merged((one.target, one.target_end) for one in self._segments)
@@ -134,6 +134,17 @@ class Translation:
     def on_source(self) -> list[tuple[int, int]]:
         """The source offsets that are known to be copied, or to have no record to be copied, as (first, after) in order."""
         return _merged([*((one.source, one.source_end) for one in self._segments), *self._gaps])
+
+    def hole_at(self, offset: int) -> tuple[int, int] | None:
+        """The target offsets around ``offset``, as (first, after), that are between copied records and have none; None: one is there, or
+        it is not known what is.
+        """
+        index = bisect_right(self._holes, offset, key=lambda hole: hole[0]) - 1
+        return self._holes[index] if index >= 0 and offset < self._holes[index][1] else None
+
+    @cached_property
+    def _holes(self) -> list[tuple[int, int]]:
+        return holes(self.on_target, self._segments[0].target, self._mark.target) if self._segments else []
 
     def _in(self, run: _Pass, offset: int) -> TranslatedOffset:
         index = bisect_right(run.segments, offset, key=lambda segment: segment.source) - 1

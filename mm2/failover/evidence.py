@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 from mm2.codec import encode, stored
 from mm2.kafka.structs import TopicPartition
+from mm2.mirror.kept_records import ForeignRun
 from mm2.reasons import WayBackCode
 
 
@@ -92,21 +93,6 @@ class SourceTail:
     note: str = ""
 
 
-class ForeignRun(NamedTuple):
-    """Records of other producers at offsets ``first .. after-1`` of a copy, which no flow copies."""
-
-    first: int
-    after: int
-    records: int
-
-    def __str__(self) -> str:
-        last = self.after - 1
-        return f"offset {self.first}" if self.first == last else f"offsets {self.first}-{last}"
-
-    def to_json(self) -> dict[str, int]:
-        return {"first": self.first, "last": self.after - 1, "records": self.records}
-
-
 @dataclass(frozen=True, slots=True)
 class OtherLog:
     """The source partition has another log than the one that was copied, which starts at ``start``; ``reason`` is a message.
@@ -137,7 +123,7 @@ class PartitionEvidence:
     - ``other_log``: why the positions of the ledger are not those of the source's log.
     - ``tail``: what the source has after the records on the target, if it was counted.
     - ``foreign_on_source``, ``foreign_on_target``: records of other producers before ``copied``, and before ``target_offset``, that no
-      flow copies (`mm2.failover.foreign`).
+      flow copies (`mm2.failover.foreign`), without those that were kept before.
     """
 
     topic: str

@@ -39,7 +39,7 @@ from mm2.failover.evidence import (
     missing_records,
     target_problems,
 )
-from mm2.failover.foreign import foreign_records, where
+from mm2.failover.foreign import foreign_records, kept_notes, where
 from mm2.failover.groups import Choice
 from mm2.failover.leaving import unknown_ends_error
 from mm2.failover.partitions import chosen_partitions, last_contact_ms, partitions_of
@@ -52,6 +52,7 @@ from mm2.kafka.producer import Producer
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.clients import ClientKind, Side
+from mm2.mirror.kept_records import ForeignRun, kept_note_records
 from mm2.mirror.ledgers import PROVENANCE_NOTE
 from mm2.mirror.promotions import Promotion, promoted, withdrawn
 from mm2.mirror.record_changes import changing_keys
@@ -105,7 +106,8 @@ def failback(config: FlowConfig, reverse: FlowConfig, options: FailbackOptions) 
         done: list[str] = []
         problems: list[str] = [] if options.keep else _tail_problems(sides, [*partitions, *unknown], tail, new.error)
         problems += divergence.problems(keep=options.keep)
-        notes, foreign = [], foreign_records(sides, [one for one in open_ones if one.topic not in again], Side.TARGET)
+        foreign = foreign_records(sides, [one for one in open_ones if one.topic not in again], Side.TARGET)
+        notes = kept_notes(sides, open_ones)
         if foreign:
             source, target = config.pair.source, config.pair.target
             notes.append(
@@ -129,7 +131,14 @@ def failback(config: FlowConfig, reverse: FlowConfig, options: FailbackOptions) 
         if unnamed:
             check_reverse_names(sides, reverse, unnamed)
             turned = [one for one in partitions if one.topic in unnamed]
-            reversal = _FlowReversal(sides, reverse, turned, promotions, from_beginning=again)
+            reversal = _FlowReversal(
+                sides,
+                reverse,
+                turned,
+                promotions,
+                from_beginning=again,
+                tail=[one for one in tail if one.topic in unnamed],
+            )
             if problems or options.dry_run:
                 starts = reversal.starts()
             else:
@@ -242,11 +251,15 @@ class _FlowReversal:
         promotions: Mapping[str, Promotion],
         *,
         from_beginning: Collection[str] = (),
+        tail: Sequence[PartitionEvidence] = (),
     ) -> None:
-        """``from_beginning``: topics that are copied completely, and without a position."""
+        """``from_beginning``: topics that are copied completely, and without a position. ``tail``: partitions with records that stay on
+        the source.
+        """
         self._sides = sides
         self._reverse = reverse
         self._partitions = partitions
+        self._tail = tail
         self._topics = {one.topic for one in partitions}
         self._promotions = promotions
         self._offsets_topic = reverse.worker["offset.storage.topic"]
@@ -343,6 +356,7 @@ class _FlowReversal:
 
     def _permit_copying(self) -> None:
         """Withdraw the promotions of the opposite flow and this flow's claims to the topics."""
+        self._note_kept()
         reverse_promoted = [topic for topic in self._topics if self._is_promoted_in_reverse(topic)]
         if reverse_promoted:
             self._write_reverse_ledger([withdrawn(topic) for topic in reverse_promoted])
@@ -353,6 +367,22 @@ class _FlowReversal:
         ]
         claims = [note_record(PROVENANCE_NOTE, [one.remote_topic], None) for one in turned]
         self._sides.write_ledger([*claims, *(one.record() for one in turned)])
+
+    def _note_kept(self) -> None:
+        """Note what stays on one cluster only, in the ledger of the flow that reads from it."""
+        entries = {one.source: self._sides.ledger.entry(one.source) for one in [*self._partitions, *self._tail]}
+        foreign = {one.source: one.foreign_on_target for one in self._partitions if one.foreign_on_target}
+        if foreign and self._sides.reverse_ledger is not None:
+            ids = {tp: entry.target_id for tp, entry in entries.items() if entry is not None}
+            self._write_reverse_ledger(kept_note_records(self._sides.reverse_ledger, ids, foreign))
+        tails = {
+            one.source: [ForeignRun(one.next_offset, one.end, one.missing_after.least)]
+            for one in self._tail
+            if one.is_end_current and one.end is not None and one.next_offset < one.end and one.missing_after
+        }
+        if tails:
+            ids = {tp: entry.source_id for tp, entry in entries.items() if entry is not None}
+            self._sides.write_ledger(kept_note_records(self._sides.ledger, ids, tails))
 
     def _is_promoted_in_reverse(self, topic: str) -> bool:
         return self._sides.reverse_ledger is not None and topic in promoted(self._sides.reverse_ledger)

@@ -2,7 +2,7 @@
 
 A flow takes such a topic over after the last record that came to its source, so that this is not sent back. Records that applications
 wrote to the copy before that one stay on the cluster. The offsets of all others are in the ledger of the flow that copied them there,
-or in that of the flow that copies them back. What is at the remaining offsets is read.
+or in that of the flow that copies them back, as are those that `mm2 failback` has kept. What is at the remaining offsets is read.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from mm2.copy.executor.target_progress import TargetLookUp
 from mm2.copy.ledger import Ledger
 from mm2.copy.session import LedgerEntry
 from mm2.copy.translation import Translation, holes
-from mm2.failover.evidence import ForeignRun, PartitionEvidence, counted
+from mm2.failover.evidence import PartitionEvidence, counted
 from mm2.failover.sides import OFFSETS_S, Sides
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import EARLIEST, OffsetInfo, TopicInfo, TopicPartition
 from mm2.mirror.clients import ClientKind, Side
+from mm2.mirror.kept_records import ForeignRun, kept_here, kept_records
 
 _SHOWN = 5
 
@@ -77,6 +78,19 @@ def foreign_records(sides: Sides, partitions: Iterable[PartitionEvidence], side:
     return found
 
 
+def kept_notes(sides: Sides, partitions: Iterable[PartitionEvidence]) -> list[str]:
+    """What `mm2 failback` has kept of these partitions before, on either cluster, as messages."""
+    wanted = {one.source for one in partitions if one.source == one.target}
+    notes: list[str] = []
+    if not wanted:
+        return notes
+    for cluster, ledger in ((sides.pair.source, sides.ledger), (sides.pair.target, sides.reverse_ledger)):
+        runs = {} if ledger is None else {tp: found for tp, found in kept_here(ledger).items() if tp in wanted}
+        if runs:
+            notes.append(f"kept on {cluster} by mm2 failback before, and not counted as missing: {where(runs)}")
+    return notes
+
+
 def _is_replaced(entry: LedgerEntry, topic: TopicInfo | KafkaFailure | None) -> bool:
     """Whether the topic that was copied has been deleted and created again, so that only the copy has its records."""
     return isinstance(topic, TopicInfo) and entry.is_replaced_by(topic.topic_id)
@@ -95,6 +109,8 @@ def _unknown(
     is_complete = not (entry.mark.source if first is None else first.source)
     begin = 0 if is_complete else until if first is None else first.target
     known = [] if is_left else list(copied.on_target)
+    if back is not None and (kept := kept_records(back).get(tp)) is not None and kept.is_of(entry.target_id):
+        known += [(run.first, run.after) for run in kept.runs]
     if entry.session is None and first is not None and not is_left:
         until = min(until, entry.mark.target)  # a transaction may have been committed since
     returned = None if back is None else back.entry(tp)

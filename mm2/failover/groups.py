@@ -124,7 +124,7 @@ class Groups:
             found = self._translator.translate_group(committed, on_source, on_target)
             for tp, commit in sorted(offsets.items()):
                 row = self._evidence(group, tp, commit.offset, checkpoints, found[tp])
-                row = _not_past(row, foreign.get(tp))
+                row = _not_past(row, found[tp], foreign.get(tp))
                 rows.append(replace(row, offset_source=commit.told_by, metadata=commit.metadata))
         if self._sides.source is None:
             rows += self._of_merged(checkpoints)
@@ -291,6 +291,8 @@ class Groups:
                 row = replace(row, translated=None, found=FoundBy.NOTHING, reason=rejection.message)
             elif found.is_exact:
                 return replace(row, found=FoundBy.EXACT)
+            elif found.unread is not None:
+                return replace(row, reason=found.unread.message)
             if found.alone is not None and not row.reason:
                 return replace(row, reason=read_again(row.target, found.alone - found.offset))
         elif found.was_undone or row.remote_topic in self._merged:
@@ -463,14 +465,16 @@ class Groups:
                 log.stop()
 
 
-def _not_past(row: GroupEvidence, partition: PartitionEvidence | None) -> GroupEvidence:
+def _not_past(
+    row: GroupEvidence, found: Translated | Untranslated, partition: PartitionEvidence | None
+) -> GroupEvidence:
     """The row, not as exact if the group's next records are on the source only, and without an offset in a topic that has none of them."""
     if partition is None or row.translated is None:
         return row
     if partition.is_never_copied:
         return replace(row, translated=None, found=FoundBy.NOTHING, reason=partition.missing_note)
     run = next((one for one in partition.foreign_on_source if one.first <= row.source_offset < one.after), None)
-    if run is None:
+    if run is None or (isinstance(found, Translated) and found.unread is not None):
         return row
     unread = f"its next records, up to offset {run.after - 1}, are on the source only"
     return replace(row, found=FoundBy.CONSERVATIVE, reason=f"{row.reason}; {unread}" if row.reason else unread)

@@ -9,7 +9,7 @@ from typing import Final, Self
 
 from mm2.copy.states import PartitionState
 from mm2.failover.evidence import FailoverReport, PartitionEvidence, counted, missing_records, target_problems
-from mm2.failover.foreign import ForeignRuns, foreign_records, where
+from mm2.failover.foreign import ForeignRuns, foreign_records, kept_notes, where
 from mm2.failover.groups import Choice
 from mm2.failover.partitions import NothingChosen, chosen_partitions, partitions_of, source_ends
 from mm2.failover.sides import Refused, Sides
@@ -145,7 +145,7 @@ def _foreign_notes(sides: Sides, partitions: Sequence[PartitionEvidence]) -> lis
             f"on {target} only: {where(there)}: other producers wrote them before the last record from {source}, or their "
             f"topics were created again there; {target}->{source} will not copy them"
         )
-    return notes
+    return [*notes, *kept_notes(sides, partitions)]
 
 
 def selected_partitions(sides: Sides, choice: Choice) -> tuple[list[TopicPartition], set[str]]:

@@ -238,6 +238,8 @@ class MirrorCheckpointTask(SourceTask):
                     back = self._moved_back(group, partition, committed, found, on_target)
                     moved_back += [] if back is None else [back]
                     continue
+                if found.unread is not None:
+                    reasons[group][partition] = found.unread
                 if lowered is not None:
                     continue
                 checkpoint = Checkpoint(

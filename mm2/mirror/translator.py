@@ -11,7 +11,7 @@ A ledger entry applies to the topics it was written for: a topic that was delete
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from mm2.copy.ledger import Ledger
@@ -20,6 +20,7 @@ from mm2.copy.states import PartitionState
 from mm2.copy.translation import TranslatedOffset, Translation
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.formats import OffsetSync
+from mm2.mirror.kept_records import kept_records
 from mm2.mirror.offset_sync_store import OffsetSyncStore
 from mm2.mirror.policy import ReplicationPolicy
 from mm2.mirror.routing import NO_ROUTE, TopicRoute
@@ -35,7 +36,8 @@ TopicIds: TypeAlias = Mapping[str, str | None]
 class Translated:
     """``topic`` is the name on the target. ``is_exact``: the group neither re-reads nor skips any record there.
 
-    ``at_most``: with a later offset the group would skip a record; None: not known. ``alone``: the offset by this source partition
+    ``at_most``: with a later offset the group would skip a record; None: not known. ``not_copied``: the offsets, as (first, after), of the
+    group's next records on the source, which no flow copies; None: there are none. ``alone``: the offset by this source partition
     alone, where another one with the same target partition has an earlier one, which is ``offset``; None: there is none.
     """
 
@@ -44,6 +46,17 @@ class Translated:
     is_exact: bool
     at_most: int | None = field(default=None, compare=False)
     alone: int | None = None
+    not_copied: tuple[int, int] | None = None
+
+    @property
+    def unread(self) -> OffsetReason | None:
+        """What the group does not read on the target; None: nothing that is known."""
+        if self.not_copied is None:
+            return None
+        first, last = self.not_copied[0], self.not_copied[1] - 1
+        where = f"at offset {first}" if first == last else f"at offsets {first} to {last}"
+        message = f"its next records, {where}, are on the source only: the offset on the target is after them"
+        return OffsetReason(OffsetReasonCode.NEXT_NOT_COPIED, message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +124,38 @@ class Translator:
     def translate(
         self, partition: TopicPartition, offset: int, on_source: TopicIds, on_target: TopicIds
     ) -> Translated | Untranslated:
-        """Translate ``offset``, the group's next one on the source, to the next one on the target; never past it."""
+        """Translate ``offset``, the group's next one on the source, to the next one on the target; never past one that is copied."""
+        found = self._translate(partition, offset, on_source, on_target)
+        if isinstance(found, Translated) and (run := self._not_copied(partition, offset, on_source, on_target)):
+            return replace(found, is_exact=False, not_copied=run)
+        return found
+
+    def _not_copied(
+        self, partition: TopicPartition, offset: int, on_source: TopicIds, on_target: TopicIds
+    ) -> tuple[int, int] | None:
+        """The offsets from ``offset`` on of records that no flow copies: those that were kept, and those that other producers wrote to
+        the copy of a partition of the target, as far as the flow that made it has counted some.
+        """
+        kept = None if self.ledger is None else kept_records(self.ledger).get(partition)
+        if kept is not None and kept.is_of(on_source.get(partition.topic) or ""):
+            run = kept.at(offset)
+            if run is not None:
+                return offset, run.after
+        home = TopicPartition(self.home_of(partition.topic) or partition.topic, partition.partition)
+        known = self._standing(self.home_ledger, home, back=True)
+        if known is None or known[0].remote_topic != partition.topic or not known[0].foreign:
+            return None
+        if _changed(known[0], on_target.get(home.topic, ""), on_source.get(partition.topic, "")):
+            return None
+        hole = known[1].hole_at(offset)
+        # The marker of a transaction is one offset.
+        if hole is None or (known[0].session is None and hole[1] - hole[0] == 1):
+            return None
+        return offset, hole[1]
+
+    def _translate(
+        self, partition: TopicPartition, offset: int, on_source: TopicIds, on_target: TopicIds
+    ) -> Translated | Untranslated:
         home = partition.topic if self.came_under_its_name(partition) else self.home_of(partition.topic)
         if home is not None:
             return self._back(partition, home, offset, on_source, on_target)
@@ -278,7 +322,12 @@ def _smallest(
     is_exact = all(answer.is_exact and answer.offset == offset for answer in known.values())
     return {
         tp: Translated(
-            answer.topic, offset, is_exact, min(limits, default=None), None if tp == lowest else answer.offset
+            answer.topic,
+            offset,
+            is_exact,
+            min(limits, default=None),
+            None if tp == lowest else answer.offset,
+            answer.not_copied,
         )
         for tp, answer in known.items()
     }

@@ -21,6 +21,7 @@ from mm2.evidence import Evidence
 from mm2.kafka.structs import TopicPartition
 from mm2.metrics.mirror import metric_formats
 from mm2.mirror.clients import Side
+from mm2.mirror.kept_records import kept_count
 from mm2.mirror.preparation import Preparation, preparations
 from mm2.mirror.promotions import promoted
 from mm2.mirror.source_answers import SourceAnswers, source_answers
@@ -302,6 +303,8 @@ class FlowObserver:
             self._evidence(now_s, now_ms),
             len(partitions.target_losses),
             tuple(causes),
+            inputs.came_back,
+            inputs.kept_records,
         )
 
     def _evidence(self, now_s: float, now_ms: int) -> tuple[EvidenceView, ...]:
@@ -396,6 +399,8 @@ class FlowObserver:
             partitions.target_losses,
             partitions.uncompared,
             self._target_logs_watch.error or self._target_logs.error,
+            self._new_topics.came_back,
+            0 if ledger is None else kept_count(ledger),
         )
 
     def _pauses(self, partitions: Partitions) -> tuple[Mapping[PauseCode | None, int], int, bool]:

@@ -15,7 +15,7 @@ from typing import Final
 from mm2.copy.causes import shortened
 from mm2.copy.segments import RESET
 from mm2.copy.states import HEALTHY, PartitionState
-from mm2.evidence import LAG, LOOKED_AT, NO_LAG, READ, RISK, UNCOMPARED, Evidence
+from mm2.evidence import LAG, LOOKED_AT, NO_LAG, NOT_COPIED_BACK, READ, RISK, UNCOMPARED, Evidence
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.target_logs import TargetLoss
 from mm2.observer.views import EvidenceView, FlowState, FlowView, LossView, Risk
@@ -57,6 +57,8 @@ class FlowInputs:
     - ``target_losses``: partitions of which the target does not have what was copied.
     - ``uncompared``: the number of partitions whose logs on the target could not be compared with the ledger, ``uncompared_why``: one
       of the errors.
+    - ``came_back``: the number of topics that came from the target under the same name, so that the flow does not copy them.
+    - ``kept_records``: what `mm2 failback` has left on the source only.
     """
 
     source: str
@@ -82,6 +84,8 @@ class FlowInputs:
     target_losses: tuple[tuple[TopicPartition, TargetLoss], ...] = ()
     uncompared: int = 0
     uncompared_why: str = ""
+    came_back: int = 0
+    kept_records: int = 0
 
 
 def state_of(inputs: FlowInputs) -> FlowState:
@@ -141,6 +145,12 @@ def summary_of(inputs: FlowInputs) -> str:
     if inputs.uncompared and inputs.uncompared_why and not inputs.target_error:
         why = _unended(inputs.uncompared_why)
         parts.append(UNCOMPARED(is_known=False, target=target, partitions=_partitions(inputs.uncompared), why=why))
+    if inputs.came_back:
+        topics = f"{inputs.came_back:,} topic{'' if inputs.came_back == 1 else 's'}"
+        parts.append(NOT_COPIED_BACK(is_known=False, source=source, target=target, topics=topics))
+    if inputs.kept_records:
+        records = f"{inputs.kept_records:,} record{'' if inputs.kept_records == 1 else 's'}"
+        parts.append(f"mm2 failback has kept {records} on {source} only (mm2 gaps).")
     if inputs.target_error and (inputs.seen or inputs.source_error):
         parts.append(_silent(target, inputs.target_error_since_ms))
     if any(inputs.differences.values()):

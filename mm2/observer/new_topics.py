@@ -44,6 +44,9 @@ _NOT_REFRESHED: Final = "nothing was copied yet: with refresh.topics.enabled=fal
 class NewTopicsPoll:
     """Polls for such partitions; ``found`` has them, with the time when they were first seen.
 
+    ``came_back``: the number of selected topics that the flow in the opposite direction copies to the source under the same name, so
+    that this flow does not copy them.
+
     ``nothing_selected``: why no topic of the source is selected, as of the last poll; "" if one is, or if that is not known.
 
     The reader sets ``ledger`` (None: not read yet), and ``assigned`` to the partitions that the tasks have.
@@ -53,6 +56,7 @@ class NewTopicsPoll:
         """Opens nothing."""
         self.found: Mapping[TopicPartition, Preparation] = {}
         self.nothing_selected = ""
+        self.came_back = 0
         self.ledger: Ledger | None = None
         self.assigned: Collection[TopicPartition] = ()
         self._props = clients.props
@@ -101,6 +105,7 @@ class NewTopicsPoll:
             allowed = provenance.foreseen(new)
             self._refused |= new - allowed
             new = allowed
+        self.came_back = len(self._refused & selected.keys() - topics)
         copied = selected.keys() & topics - promoted(ledger).keys()
         missing = {TopicPartition(topic, number) for topic in new | copied for number in range(selected[topic])} - known
         reason = self._reason(ledger)

@@ -332,6 +332,9 @@ class FlowView:
       foreign records and gaps.
     - ``evidence``: what the view is made of, and when it was read.
     - ``target_losses``: the number of partitions of which the target does not have what was copied.
+    - ``came_back_topics``: those that the flow in the opposite direction copies to the source under the same name. This flow does not
+      copy them, and what other producers wrote to them is not counted.
+    - ``kept_records``: what `mm2 failback` has left on the source only.
     """
 
     source: str
@@ -372,6 +375,8 @@ class FlowView:
     evidence: tuple[EvidenceView, ...] = ()
     target_losses: int = _read(0, Evidence.TARGET_LOGS)
     causes: tuple[Cause, ...] = ()
+    came_back_topics: int = _read(0, Evidence.SOURCE_TOPICS)
+    kept_records: int = _read(0, Evidence.LEDGER)
 
     def has_read(self, what: Evidence) -> bool:
         """Whether it was read at least once."""

@@ -306,8 +306,12 @@ class Comparison:
         self._finish()
 
     def _skip_cut_off(self) -> bool:
-        """Skip records of the target that are of a source log that was cut off."""
-        theirs, other = self._target.head(), self._target.first()
+        """Skip records of the target that are not compared (`Span.cut_off`)."""
+        theirs = self._target.head()
+        header = None if theirs is None else theirs.view.header
+        if header is not None and self._cut_off.at(header.base_offset, header.last_offset + 1) is None:
+            return False  # without decoding it
+        other = self._target.first()
         gap = None if theirs is None or other is None else self._cut_off.at(other, other + 1)
         if theirs is None or gap is None:
             return False

@@ -91,7 +91,8 @@ class Plan:
     """The plan of one partition.
 
     It has the passes in the order of the target, offsets that are explained without reading records, segments that
-    were compared before, and the target offsets of records of a source log that was cut off.
+    were compared before, and the target offsets of records that have no counterpart: of a source log that was cut off, or of the other
+    source partitions of a merge.
     """
 
     passes: list[Pass] = field(default_factory=list)
@@ -100,7 +101,7 @@ class Plan:
     cut_off: list[Gap] = field(default_factory=list)
 
     def is_cut_off(self, target_first: int, target_after: int) -> bool:
-        """Whether all records at these target offsets are of a source log that was cut off."""
+        """Whether no record at these target offsets has a counterpart."""
         return any(gap.first <= target_first and gap.after >= target_after for gap in merge_gaps(self.cut_off))
 
     def explain(self, reason: str, offsets: int) -> None:
@@ -137,12 +138,12 @@ class Bounds:
         return self.target_first >= 0
 
 
-def plan_passes(chunks: Sequence[SegmentChunk], bounds: Bounds) -> Plan:
-    """Plan the comparison of a range by the ledger.
+def plan_passes(chunks: Sequence[SegmentChunk], bounds: Bounds, of_others: Iterable[Gap] = ()) -> Plan:
+    """Plan the comparison of a range by the ledger. ``of_others``: target offsets of the other source partitions of a merge.
 
     Offsets that were deleted or truncated on either side are explained.
     """
-    plan = Plan()
+    plan = Plan(cut_off=list(of_others))
     segments = _without_truncated(chunks, plan, bounds)
     if bounds.is_incremental:
         plan.compared, segments = _split_at_target(segments, bounds.target_first)

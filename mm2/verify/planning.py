@@ -9,8 +9,9 @@ from typing import Final
 
 from mm2.copy.executor.changes import FILTERED, SKIPPED
 from mm2.copy.ledger import Ledger, Verified
-from mm2.copy.segments import Gap, Segment, SegmentChunk
+from mm2.copy.segments import CHUNKS_KEPT, Gap, Segment, SegmentChunk
 from mm2.copy.session import LedgerEntry, Rules
+from mm2.copy.translation import Translation, holes
 from mm2.kafka.admin import Admin
 from mm2.kafka.errors import BrokerFailure, KafkaFailure, value_of
 from mm2.kafka.structs import EARLIEST, LATEST, ConfigEntry, OffsetInfo, TopicInfo, TopicPartition
@@ -182,17 +183,19 @@ def partitions_to_compare(
     copied_to: Mapping[TopicPartition, str],
     source: ClusterOffsets,
     target: ClusterOffsets,
+    merged: Collection[str] = (),
 ) -> dict[int, str]:
     """The partitions of a topic, in order, each with the reason why it cannot be compared; "" if none is known.
 
     ``copied_to`` are the remote topics of the partitions in the ledger. A topic that cannot be described has one partition:
-    without any, the comparison would be equal.
+    without any, the comparison would be equal. ``merged`` are other topics with the same remote topic.
     """
     info, remote = source.topics.get(topic), target.topics.get(remote_topic)
     found = dict.fromkeys((place.partition for place in copied_to if place.topic == topic), "")
     if isinstance(info, TopicInfo):
         found |= dict.fromkeys(info.partitions, "")
-        beyond = remote.partitions.keys() - found.keys() if isinstance(remote, TopicInfo) else ()
+        of_others = {place.partition for place in copied_to if place.topic in merged}
+        beyond = remote.partitions.keys() - found.keys() - of_others if isinstance(remote, TopicInfo) else ()
         for index in beyond:
             try:
                 start, end = target.range(TopicPartition(remote_topic, index))
@@ -221,11 +224,13 @@ def plan_partition(
     wanted: tuple[int | None, int | None],
     *,
     is_undone: bool | None = None,
+    merged: Sequence[LedgerEntry] | None = None,
 ) -> None:
     """Compute a partition's ranges, not yet split.
 
     ``syncs`` are (source, target) offsets of the flow's offset syncs. ``is_undone``: whether the transaction of the ledger's
-    entry was not committed; None: only the end of the target shows it.
+    entry was not committed; None: only the end of the target shows it. ``merged`` are the other source partitions with the same target
+    partition, by their entries in the ledger: only the ledger shows which records are theirs.
     """
     source, target = sides
     plan.source_id, plan.target_id = source.topic_id(plan.topic), target.topic_id(plan.remote_topic)
@@ -234,7 +239,8 @@ def plan_partition(
         entry = entry.undone()
     try:
         source_start, source_end = source.range(plan.source)
-        if ledger is not None and entry is None and vanished(target.topics.get(plan.remote_topic)):
+        is_new = merged is not None or vanished(target.topics.get(plan.remote_topic))
+        if ledger is not None and entry is None and is_new:
             plan.first = plan.after = source_start
             plan.explained[Explained.PENDING] = source_end - source_start
             plan.notes.append("the flow has not copied this topic yet")
@@ -259,7 +265,11 @@ def plan_partition(
     )
     if entry is not None and _is_of(entry, plan):
         assert ledger is not None  # noqa: S101  (it has the entry)
-        _by_ledger(plan, base, ledger, entry, wanted, (source_start, source_end), (target_start, target_end))
+        _by_ledger(
+            plan, base, ledger, entry, wanted, (source_start, source_end), (target_start, target_end), merged or ()
+        )
+    elif merged is not None:
+        plan.error = f"not compared: {plan.remote_topic} has the records of several topics, and no ledger shows which came from {plan.topic}"
     else:
         if entry is not None and ledger is not None and plan.source_id in {"", entry.source_id}:
             base = _with_copied(base, ledger, entry)
@@ -277,7 +287,18 @@ def split_spans(plans: Sequence[PartitionPlan], parallel: int) -> None:
             parts = [span.piece] if span.in_detail else split(span.piece, size)
             for index, part in enumerate(parts):
                 excluded = tuple(gap for gap in span.excluded if gap.first < part.after and gap.after > part.first)
-                pieces.append(replace(span, piece=part, excluded=excluded, open_start=span.open_start and index == 0))
+                cut_off = tuple(
+                    gap for gap in span.cut_off if gap.first < part.target_after and gap.after > part.target_first
+                )
+                pieces.append(
+                    replace(
+                        span,
+                        piece=part,
+                        excluded=excluded,
+                        open_start=span.open_start and index == 0,
+                        cut_off=cut_off,
+                    )
+                )
         plan.spans = pieces
 
 
@@ -311,6 +332,7 @@ def _by_ledger(
     wanted: tuple[int | None, int | None],
     source: tuple[int, int],
     target: tuple[int, int],
+    merged: Sequence[LedgerEntry],
 ) -> None:
     if entry.remote_topic != plan.remote_topic:
         plan.first = plan.after = entry.mark.source
@@ -326,6 +348,17 @@ def _by_ledger(
                 f"records before source offset {first} were copied to remote topics with other names, most recently to topic "
                 f"{entry.former.topic}"
             )
+    of_others: list[Gap] = []
+    if merged:
+        known_from = _known_from(ledger, [entry, *merged])
+        if known_from:
+            first = _source_from(chunks, known_from, entry.mark.source)
+            plan.notes.append(
+                f"{plan.remote_topic} has the records of several topics, and the ledger does not contain the oldest of them any more: records "
+                f"before source offset {first} were not compared"
+            )
+            wanted = max(wanted[0] or 0, first), wanted[1]
+        of_others = _of_others(ledger, entry, merged, target[1])
     bounds = _ledger_bounds(plan, entry, wanted, source, target)
     plan.target_after = bounds.target_end if bounds.whole else -1
     plan.first, plan.after = max(bounds.first, source[0]), bounds.after
@@ -339,7 +372,7 @@ def _by_ledger(
         gaps = [gap for gap in gaps if gap.reason not in _DROPPED]
     if bounds.first >= bounds.after and not bounds.is_incremental:
         return
-    found = plan_passes(chunks, bounds)
+    found = plan_passes(chunks, bounds, of_others)
     plan.first = min([plan.first, *(one.first for one in found.passes)])
     for reason, offsets in found.explained.items():
         plan.explained[reason] = plan.explained.get(reason, 0) + offsets
@@ -348,6 +381,36 @@ def _by_ledger(
         plan.notes += _notes_before_ledger(found, chunks)
     visible = [gap for gap in gaps if gap.reason not in INVISIBLE and gap.after > gap.first]
     plan.spans += _spans(base, bounds, found, visible, (source[0], plan.after))
+
+
+def _known_from(ledger: Ledger, entries: Iterable[LedgerEntry]) -> int:
+    """The target offset from which on the ledger has what was copied of all these partitions; 0: the ledger has all of it."""
+    # The number of the first chunk shows nothing: that of a successor follows an entry without chunks.
+    full = [chunks for entry in entries if (chunks := ledger.chunks(entry.source)) and chunks[-1].number >= CHUNKS_KEPT]
+    return max((chunks[0].segments[0].target for chunks in full if chunks[0].segments), default=0)
+
+
+def _source_from(chunks: Sequence[SegmentChunk], target: int, position: int) -> int:
+    """The source offset of the first record that was copied to this target offset or a later one."""
+    after = [
+        segment.source + max(0, target - segment.target)
+        for chunk in chunks
+        for segment in chunk.segments
+        if segment.target_end > target
+    ]
+    return min(after, default=position)
+
+
+def _of_others(ledger: Ledger, entry: LedgerEntry, merged: Iterable[LedgerEntry], end: int) -> list[Gap]:
+    """The target offsets of the other source partitions of a merge, and those that may be theirs, after their marks."""
+    ranges: list[tuple[int, int]] = []
+    for other in merged:
+        known = Translation(ledger.chunks(other.source), other.mark, other.end).on_target
+        last = max([other.mark.target, *(after for _, after in known)])
+        ranges += [*known, (last, max(last, end))]
+    own = Translation(ledger.chunks(entry.source), entry.mark, entry.end).on_target
+    not_theirs = [*own, *holes(ranges, 0, end)]
+    return [Gap(first, after, "copied from another topic") for first, after in holes(not_theirs, 0, end)]
 
 
 def _ledger_bounds(

@@ -24,7 +24,8 @@ class Span:
     - ``whole``: the partition's source range, in which originals of duplicated records are searched.
     - ``copied``: source offsets of records that the ledger has as copied, to a remote topic that was recreated since. They are expected
       on the target also where its start or end is open.
-    - ``cut_off``: target offsets of records of a source log that was cut off. They are not compared.
+    - ``cut_off``: target offsets of records that are not compared: of a source log that was cut off, or of the other source partitions of
+      a merge.
     - ``named``: as in `mm2.copy.spec.PartitionSpec`.
     """
 

@@ -10,6 +10,7 @@ from typing import Final
 
 from mm2.config.validators import is_topic_name
 from mm2.copy.ledger import Ledger, LedgerLog, Verified, verified_record
+from mm2.copy.session import LedgerEntry
 from mm2.copy.spec import ChangesSpec
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
@@ -220,13 +221,12 @@ class Verification:
                 deleted.add(topic)
                 continue
             named = selection.named_if_routed(topic)
-            for index, error in partitions_to_compare(topic, name, copied_to, on_source, on_target).items():
+            others = merged[name] - {topic}
+            for index, error in partitions_to_compare(topic, name, copied_to, on_source, on_target, others).items():
                 place = TopicPartition(topic, index)
                 if request.covers(place):
                     remote = copied_to.get(place, name)
-                    others = sorted(merged.get(remote, set()) - {topic})
-                    why = f"not compared: topic {remote} has the records of {', '.join(others)}, too" if others else ""
-                    plans.append(PartitionPlan(topic, index, remote, changes=changes, named=named, error=error or why))
+                    plans.append(PartitionPlan(topic, index, remote, changes=changes, named=named, error=error))
         if absent := request.missing_from({plan.source for plan in plans}):
             raise NotInFlow(
                 f"{self._clients.flow} does not copy {', '.join(absent)} from {self._clients.source_alias}, and its ledger has no "
@@ -261,6 +261,7 @@ class Verification:
                 (on_source, on_target),
                 (first, after),
                 is_undone=undone.get(plan.source),
+                merged=_others(ledger, undone, plan, merged.get(plan.remote_topic, set()) - {plan.topic}),
             )
             if plan.source in request.offsets and not plan.error:
                 plan.error = why_not_in_log(plan.source, on_source.range(plan.source)[1], first)
@@ -355,6 +356,18 @@ def _remote_topics(ledger: Ledger | None, undone: Mapping[TopicPartition, bool])
         if entry is not None:
             found[place] = (entry.undone() if undone.get(place) else entry).remote_topic
     return found
+
+
+def _others(
+    ledger: Ledger | None, undone: Mapping[TopicPartition, bool], plan: PartitionPlan, topics: Collection[str]
+) -> list[LedgerEntry] | None:
+    """The entries of the other source partitions that are copied to the same target partition; None: it is no merge."""
+    if not topics:
+        return None
+    places = [TopicPartition(topic, plan.partition) for topic in sorted(topics)]
+    entries = [(place, None if ledger is None else ledger.entry(place)) for place in places]
+    known = [entry.undone() if undone.get(place) else entry for place, entry in entries if entry is not None]
+    return [entry for entry in known if entry.remote_topic == plan.remote_topic]
 
 
 def _merged(copied_to: Mapping[TopicPartition, str], names: Mapping[str, str]) -> dict[str, set[str]]:

@@ -112,8 +112,13 @@ class MirrorProcess:
         return code, time.monotonic() - started
 
     def kill9(self, *, whole_family: bool = False) -> None:
-        """SIGKILL the main process only, as `kill -9` does, or also its children, as in a power failure."""
+        """SIGKILL the main process only, as `kill -9` does, or also its children, as in a power failure: none of them acts on the end of
+        another one.
+        """
         orphans = self.family() if whole_family else []
+        for orphan in orphans:
+            with suppress(psutil.Error):
+                orphan.suspend()
         self._process.kill()
         for orphan in orphans:
             with suppress(psutil.Error):

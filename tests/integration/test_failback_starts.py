@@ -1,7 +1,7 @@
 """Where the opposite flow begins after `mm2 failback` under identity naming, when the promoted flow has run meanwhile.
 
 Given flows A->B and B->A as a process, two topics that were failed over, and a third one that is still copied; applications write to the
-remote topics. When the process is started again with another configuration, and a topic has got a partition. Validates that
+remote topics. When the process is started again with another configuration, after a SIGKILL, or a topic has got a partition. Validates that
 B->A begins after the last record of A, and all records of B are on A.
 """
 
@@ -98,8 +98,12 @@ class Pair:
                 rows[named.source.topic] = entry
         return rows
 
+    def trouble(self, topic: str) -> str:
+        return str((self.entries()[topic].get("trouble") or [""])[0])
+
     def values(self, broker: LocalKafka, topic: str, partition: int = 0) -> list[bytes | None]:
-        return [row.value for row in records(broker, topic)[partition]]
+        found = records(broker, topic)[partition : partition + 1]  # none before the topic exists
+        return [row.value for rows in found for row in rows]
 
     def is_equal(self, topic: str, partition: int = 0) -> bool:
         return self.values(self.a, topic, partition) == self.values(self.b, topic, partition)
@@ -145,3 +149,26 @@ def test_a_configuration_that_changes_while_a_topic_is_promoted_moves_no_start(p
         assert [row["others"] for row in report["partitions"]] == [WRITTEN_ON_B, WRITTEN_ON_B]
         for topic, partition in ((pair.full, 0), (pair.full, 1), (pair.empty, 0)):
             process.eventually(lambda t=topic, p=partition: pair.is_equal(t, p), 90)  # type: ignore[misc]
+
+
+def test_records_of_a_killed_process_are_not_taken_for_those_of_others(pair: Pair) -> None:
+    """The ledger knows only where copying began, and the process that pauses the topic does not look past it: the topic is promoted."""
+    pair.configure(copy__commit__interval__ms="3600000", copy__batch__duration__ms="3600000")
+    with pair.started() as process:
+        process.eventually(lambda: len(pair.values(pair.b, pair.full)) == COPIED, 90)
+        process.eventually(lambda: {pair.full, pair.empty} <= pair.entries().keys(), 60)
+        process.kill9(whole_family=True)
+    assert pair.entries()[pair.full]["mark"][0] < COPIED
+    pair.configure()
+    report = pair.ask("failover", "--leave-behind")
+    rows = {row["topic"]: (row["target_offset"], row["others"]) for row in report["partitions"]}
+    assert rows == {pair.full: (COPIED, 0), pair.empty: (0, 0)}
+    for topic in (pair.full, pair.empty):
+        pair.produce(pair.b, topic, WRITTEN_ON_B)
+    with pair.started() as process:
+        pair.await_copying(process)
+        process.eventually(lambda: {pair.trouble(pair.full), pair.trouble(pair.empty)} == {"PAUSED"}, 60)
+        report = pair.ask("failback")
+        assert starts_of(report) == {(pair.full, 0): COPIED, (pair.empty, 0): 0}
+        for topic in (pair.full, pair.empty):
+            process.eventually(lambda t=topic: pair.is_equal(t), 90)  # type: ignore[misc]

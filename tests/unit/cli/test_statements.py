@@ -141,6 +141,7 @@ CASES: Final[Mapping[str, Callable[[bool], str]]] = {
     "UNCOMPARED": lambda known: sentence(
         risk_without(known), uncompared=0 if known else 3, uncompared_why="" if known else "not authorized"
     ),
+    "NOT_COPIED_BACK": lambda known: sentence(risk_without(True), came_back=0 if known else 3),
     "LOOKED_AT": lambda known: looked_at(flow(*unread(Evidence.TARGET_LOGS, is_known=known))),
     "HEALTHY": lambda known: health(*unread(Evidence.TARGET_LOGS, is_known=known)),
     "GAPS": lambda known: gaps_output(has_entry=True, is_read=known),

@@ -29,9 +29,11 @@ from mm2.mirror.checkpoint_task import MirrorCheckpointTask
 from mm2.mirror.formats import Checkpoint, OffsetSync
 from mm2.mirror.group_offsets import GroupOffsets
 from mm2.mirror.group_reasons import GroupReasons
+from mm2.mirror.kept_records import ForeignRun, kept_note_records
 from mm2.mirror.offset_sync_store import OffsetSyncStore
 from mm2.mirror.target_logs import TargetLogs
 from mm2.mirror.translator import Translator
+from mm2.reasons import OffsetReasonCode
 
 T, REMOTE = TopicPartition("t", 0), TopicPartition("A.t", 0)
 
@@ -152,6 +154,18 @@ def test_a_reason_stays_while_the_group_is_not_translated(scene: Scene) -> None:
     scene.copied(100)
     scene.round()
     assert not scene.task.reasons
+
+
+def test_a_group_that_skips_records_that_are_on_the_source_only_has_a_checkpoint_and_a_reason(scene: Scene) -> None:
+    """`mm2 failback` has kept the first 60 records; the flow has copied those after them to an empty topic."""
+    (note,) = kept_note_records(scene.ledger, {T: "t1"}, {T: [ForeignRun(0, 60, 60)]})
+    scene.ledger.apply(note.key, note.value)
+    scene.copied(40, source=60)
+    scene.commit(50)
+    assert scene.round() == [(50, 0)]
+    assert {tp: reason.code for tp, reason in scene.task.reasons["g"].items()} == {T: OffsetReasonCode.NEXT_NOT_COPIED}
+    scene.commit(60)
+    assert (scene.round(), scene.task.reasons) == ([], {}), "the same offset on the target"
 
 
 def test_a_recreated_topic_is_seen_without_a_new_commit(scene: Scene) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
+
 from mm2.copy.ledger import Ledger, chunk_record, entry_record
 from mm2.copy.segments import Gap, Segment, SegmentChunk
 from mm2.copy.session import FormerTopic, LedgerEntry, Mark
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.formats import OffsetSync
+from mm2.mirror.kept_records import ForeignRun, kept_note_records, kept_records
 from mm2.mirror.offset_sync_store import OffsetSyncStore
 from mm2.mirror.policy import DefaultReplicationPolicy, IdentityReplicationPolicy, ReplicationPolicy
 from mm2.mirror.routing import NO_ROUTE, TopicRoute, topic_route
 from mm2.mirror.translator import Translated, Translator, Untranslated
-from mm2.reasons import OffsetReasonCode
+from mm2.reasons import OffsetReason, OffsetReasonCode
 
 P0 = TopicPartition("t", 0)
 
@@ -26,11 +29,12 @@ def ledger(
     former: FormerTopic | None = None,
     is_preserved: bool = False,
     end: int = -1,
+    foreign: int = 0,
 ) -> Ledger:
     found = Ledger()
     source = TopicPartition(topic, 0)
     entry = LedgerEntry(topic, 0, remote, mark, source_id="source-1", target_id="target-1", former=former)
-    entry = entry.replace(is_preserved=is_preserved, end=end)
+    entry = entry.replace(is_preserved=is_preserved, end=end, foreign=foreign)
     for row in (chunk_record(source, SegmentChunk(0, segments, list(gaps))), entry_record(entry)):
         found.apply(row.key, row.value)
     return found
@@ -201,6 +205,57 @@ def test_under_identity_naming_failback_uses_the_ledgers() -> None:
     assert known.came_under_its_name(P0)
     known.ledger = ledger([Segment(0, 0, 10)], Mark(10, 10, 0), remote="t")
     assert known.translate(P0, 5, {}, {}) == Translated("t", 5, is_exact=True), "this flow copies it"
+
+
+@pytest.mark.parametrize("remote", ["t", "B.t"])
+def test_the_next_records_of_a_group_that_other_producers_wrote_to_a_copy_are_named(remote: str) -> None:
+    """B->A copied 101 records to A, where 10 of others are between them: no flow copies these to B. An application wrote more after them."""
+    segments = [Segment(0, 0, 100), Segment(100, 110, 1)]
+    home = ledger(segments, Mark(101, 111, 101), remote=remote, foreign=10)
+    policy = IdentityReplicationPolicy() if remote == "t" else None
+    if policy is not None:
+        policy.configure({"source.cluster.alias": "A"})
+    known, came = translator(None, home=home, policy=policy), TopicPartition(remote, 0)
+    found = known.translate(came, 103, {}, {})
+    assert found == Translated("t", 100, is_exact=False, not_copied=(103, 110))
+    assert isinstance(found, Translated)
+    assert found.unread == OffsetReason(
+        OffsetReasonCode.NEXT_NOT_COPIED,
+        "its next records, at offsets 103 to 109, are on the source only: the offset on the target is after them",
+    )
+    assert known.translate(came, 99, {}, {}) == Translated("t", 99, is_exact=True)
+    assert known.translate(came, 110, {}, {}) == Translated("t", 100, is_exact=True)
+    assert known.translate(came, 111, {}, {}) == Translated("t", 101, is_exact=True), "what follows is copied"
+    known.home_ledger = ledger(segments, Mark(101, 111, 101), remote=remote)
+    known._known.clear()
+    assert known.translate(came, 103, {}, {}) == Translated("t", 100, is_exact=True), "no foreign record was counted"
+
+
+def test_the_marker_of_a_transaction_is_no_record_of_other_producers() -> None:
+    """In exactly-once mode the copy has no session, and a marker after each transaction."""
+    home = ledger([Segment(0, 0, 100), Segment(100, 101, 50)], Mark(150, 155, 150), remote="B.t", foreign=4)
+    found = translator(None, home=home).translate(TopicPartition("B.t", 0), 100, {}, {})
+    assert found == Translated("t", 100, is_exact=True)
+    found = translator(None, home=home).translate(TopicPartition("B.t", 0), 151, {}, {})
+    assert found == Translated("t", 150, is_exact=False, not_copied=(151, 155))
+
+
+def test_kept_records_are_named_while_the_topic_is_the_same() -> None:
+    """`mm2 failback` has kept the first 100 records on A; this flow started after them, in an empty topic."""
+    known = ledger([Segment(100, 0, 10)], Mark(110, 10, 10), remote="A.t")
+    (note,) = kept_note_records(known, {P0: "source-1"}, {P0: [ForeignRun(0, 100, 100)]})
+    known.apply(note.key, note.value)
+    assert kept_records(known)[P0].runs == (ForeignRun(0, 100, 100),)
+    found = translator(known)
+    assert found.translate(P0, 50, {"t": "source-1"}, {}) == Translated("A.t", 0, is_exact=False, not_copied=(50, 100))
+    assert found.translate(P0, 101, {"t": "source-1"}, {}) == Translated("A.t", 1, is_exact=True)
+    (note,) = kept_note_records(known, {P0: "source-1"}, {P0: [ForeignRun(0, 100, 100), ForeignRun(120, 130, 7)]})
+    known.apply(note.key, note.value)
+    assert kept_records(known)[P0].runs == (ForeignRun(0, 100, 100), ForeignRun(120, 130, 7)), "each once"
+    (note,) = kept_note_records(known, {P0: "other"}, {P0: [ForeignRun(3, 4, 1)]})
+    known.apply(note.key, note.value)
+    assert kept_records(known)[P0].runs == (ForeignRun(3, 4, 1),), "the topic was created again"
+    assert found.translate(P0, 3, {"t": "source-1"}, {}) == Translated("A.t", 0, is_exact=True)
 
 
 def test_under_identity_naming_records_of_the_other_flow_are_translated_by_its_ledger() -> None:

@@ -49,9 +49,10 @@ def planned(
     syncs: Sequence[tuple[int, int]] = (),
     changes: str = "",
     is_undone: bool | None = None,
+    merged: Sequence[LedgerEntry] | None = None,
 ) -> PartitionPlan:
     plan = PartitionPlan("t", 0, "A.t", changes=changes)
-    plan_partition(plan, ledger, syncs, (source, target), (first, after), is_undone=is_undone)
+    plan_partition(plan, ledger, syncs, (source, target), (first, after), is_undone=is_undone, merged=merged)
     return plan
 
 
@@ -250,6 +251,54 @@ def test_partitions_on_one_side_only_are_no_silent_equality() -> None:
     }
     gone = replace(source, topics={"t": BrokerFailure.of(3, subject="Topic t of cluster A")})
     assert partitions_to_compare("t", "A.t", {}, gone, target) == {}
+    of_another = {TopicPartition("u", 2): "A.t"}
+    assert partitions_to_compare("t", "A.t", of_another, source, target, {"u"}) == {0: ""}, "a merge"
+
+
+def merge_of(*dropped: int) -> tuple[Ledger, LedgerEntry]:
+    """t-0 and u-0 were copied to A.t-0: 50 records each in turn, 40 more of t, and 10 of u that its entry does not have yet. ``dropped``:
+    the numbers of the first chunks that are left.
+    """
+    first, second = dropped or (0, 0)
+    mine = LedgerEntry("t", 0, "A.t", Mark(140, 200, 140), 140, "s", "r", chunk=first)
+    other = LedgerEntry("u", 0, "A.t", Mark(50, 100, 50), 50, "u", "r", chunk=second)
+    segments = [Segment(0, 0, 50), Segment(50, 100, 50), Segment(100, 160, 40)][2 if first > 1 else 0 :]
+    ledger = ledger_of(mine, SegmentChunk(first, segments))
+    for row in (chunk_record(other.source, SegmentChunk(second, [Segment(0, 50, 50)])), entry_record(other)):
+        ledger.apply(row.key, row.value)
+    return ledger, other
+
+
+def test_in_a_merge_the_records_of_the_other_topic_are_not_compared() -> None:
+    """Nor those after its mark, since its entry may be older. Records of neither, at offsets 150 to 159, would be."""
+    ledger, other = merge_of(1, 1)  # the processes before have left entries only
+    sides = side("t", "s", 0, 140), side("A.t", "r", 0, 210)
+    plan = planned(ledger, *sides, merged=[other.replace(mark=Mark(50, 155, 50))])
+    assert (ranges(plan), plan.error, plan.notes) == ([(0, 140, 0, 200)], "", [])
+    (span,) = plan.spans
+    assert [(gap.first, gap.after) for gap in span.cut_off] == [(50, 100), (155, 160)]
+    assert not span.in_detail
+    assert not span.by_content
+
+
+def test_in_a_merge_records_that_the_ledger_does_not_contain_any_more_are_not_compared() -> None:
+    sides = side("t", "s", 0, 140), side("A.t", "r", 0, 210)
+    for dropped, first in (((64, 0), 100), ((0, 64), 50)):
+        ledger, other = merge_of(*dropped)
+        plan = planned(ledger, *sides, merged=[other])
+        assert plan.first == first
+        assert f"records before source offset {first} were not compared" in plan.notes[0]
+
+
+def test_a_merge_is_not_compared_without_the_ledger() -> None:
+    sides = side("t", "s", 0, 140), side("A.t", "r", 0, 210)
+    message = "not compared: A.t has the records of several topics, and no ledger shows which came from t"
+    assert planned(None, *sides, merged=[]).error == message
+    ledger, other = merge_of()
+    recreated = sides[0], side("A.t", "r2", 0, 210)
+    assert planned(ledger, *recreated, merged=[other]).error == message
+    plan = planned(ledger_of(other), *sides, merged=[other])
+    assert (plan.error, plan.notes, plan.spans) == ("", ["the flow has not copied this topic yet"], [])
 
 
 def test_requested_offsets_that_do_not_exist_are_reported() -> None:
