@@ -99,7 +99,7 @@ def running(
     finally:
         started = time.monotonic()
         connector.stop()
-        assert time.monotonic() - started < 5, "a stop must not hang"
+        assert time.monotonic() - started < 20 * PATIENCE, "a stop must not hang"
 
 
 class _NoOffsets:
@@ -119,7 +119,7 @@ def running_task(task: SourceTask, props: dict[str, str]) -> Iterator[SourceTask
     finally:
         started = time.monotonic()
         task.stop()
-        assert time.monotonic() - started < 5, "a stop must not hang"
+        assert time.monotonic() - started < 20 * PATIENCE, "a stop must not hang"
 
 
 @functools.cache

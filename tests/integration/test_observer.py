@@ -32,7 +32,7 @@ from mm2.sandbox.ports import free_ports
 from tests.integration.copy_flow import create, delete_before, producer_of
 from tests.integration.mirror_flow import commit
 from tests.integration.mirror_process import MirrorProcess, write_config
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -229,7 +229,7 @@ def test_every_claimed_metric_of_strimzis_dashboard_exists(env: Environment) -> 
 def test_a_frozen_source_is_reported_within_ten_seconds(env: Environment) -> None:
     with frozen(env.source) as since:
         flow = env.await_sentence("A has not answered since", SAID_WITHIN_S)
-        assert time.monotonic() - since < SAID_WITHIN_S
+        assert time.monotonic() - since < SAID_WITHIN_S * PATIENCE
         assert flow["state"] == "DEGRADED"
         assert "If it died then, you lost no record that is known here." in flow["sentence"]
         assert (flow["risk"]["records"], flow["risk"]["records_at_least"]) == (None, 0)
@@ -249,7 +249,7 @@ def test_a_frozen_target_increases_the_seconds_at_risk(env: Environment) -> None
         flow = env.await_sentence("If A dies now you lose", SAID_WITHIN_S)
         wait_until(lambda: env.flow()["risk"]["records"] == 40, SAID_WITHIN_S, detail=env.flow)
         wait_until(lambda: env.flow()["target_error"] != "", SAID_WITHIN_S)
-        assert time.monotonic() - since < 2 * SAID_WITHIN_S
+        assert time.monotonic() - since < 2 * SAID_WITHIN_S * PATIENCE
         flow = env.flow()
         assert flow["state"] == "DEGRADED"
         assert "40 records" in flow["sentence"]
