@@ -369,7 +369,7 @@ def test_a_clean_restart_under_load_continues_at_the_next_record(
             assert not left
         assert not process.lines(level="error"), process.lines(level="error")
         assert "Traceback" not in process.log.read_text()
-        wait_until(lambda: not process.family(), 10)
+        wait_until(lambda: not process.family())
         at_stop = sum(ends(mirror_maker.west, f"east.{topic}"))
         again = mirror_maker.start()
         again.eventually(lambda: sum(ends(mirror_maker.west, f"east.{topic}")) > at_stop + 100)
@@ -414,7 +414,7 @@ def test_two_processes_share_the_tasks_and_the_survivor_takes_all_over(
         second.eventually(lambda: sum(ends(mirror_maker.west, f"east.{topic}")) > 100)
         first.kill9()  # it is the leader of the group, so the connectors must move as well
         killed = time.monotonic()
-        wait_until(lambda: not first.family(), 10, detail=first.family)
+        wait_until(lambda: not first.family(), detail=first.family)
         gone_s = time.monotonic() - killed
         before = ends(mirror_maker.west, f"east.{topic}")
         second.eventually(

@@ -50,7 +50,7 @@ def test_a_broker_dies_with_its_killed_parent(tmp_path: Path) -> None:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         parent.send_signal(signal.SIGKILL)
-    wait_until(lambda: not _alive(pid), 10, what="the end of the broker")
+    wait_until(lambda: not _alive(pid), what="the end of the broker")
 
 
 def _alive(pid: int) -> bool:

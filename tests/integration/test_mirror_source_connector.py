@@ -296,7 +296,7 @@ def test_an_unreachable_source_is_reported_soon_and_the_connector_continues_once
             printed.extend(capfd.readouterr())
             return f"127.0.0.1:{port}" in "".join(printed)
 
-        wait_until(is_printed, 5, what="a log message about the source")
+        wait_until(is_printed, what="a log message about the source")
         assert not context.reconfigured.is_set()
         assert assigned(connector) == ["not loaded"], "unknown is never empty"
         relay(port, kafka_a.bootstrap)

@@ -256,7 +256,7 @@ def test_a_frozen_target_increases_the_seconds_at_risk(env: Environment) -> None
         assert "B has not answered since" in flow["sentence"]
         assert 0 < flow["risk"]["seconds"] <= time.monotonic() - written + 2
         later = flow["risk"]["seconds"]
-        wait_until(lambda: env.flow()["risk"]["seconds"] > later + 1, 10)
+        wait_until(lambda: env.flow()["risk"]["seconds"] > later + 1)
     env.await_sentence("If A dies now you lose nothing.", 60)
 
 
