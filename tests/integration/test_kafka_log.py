@@ -161,7 +161,7 @@ def test_a_recreated_topic_is_read_from_its_start_even_when_it_is_longer(
         wait_until(lambda: seen == [b"old"])
         admin = AdminClient({"bootstrap.servers": kafka_b.bootstrap})
         admin.delete_topics([unique])[unique].result(30)
-        wait_until(lambda: unique not in admin.list_topics(timeout=10).topics, 30)
+        wait_until(lambda: unique not in admin.list_topics(timeout=60).topics, 30)
         create(kafka_b, unique)
         again = producer_of(kafka_b)
         for index in range(5):

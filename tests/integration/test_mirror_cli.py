@@ -192,10 +192,10 @@ def test_the_default_port_in_use_is_an_error_too(tmp_path: Path) -> None:
 
 
 def test_nothing_is_created_for_a_bad_configuration(tmp_path: Path, kafka_a: LocalKafka, kafka_b: LocalKafka) -> None:
-    before = set(admin(kafka_b).list_topics(timeout=10).topics), set(admin(kafka_a).list_topics(timeout=10).topics)
+    before = set(admin(kafka_b).list_topics(timeout=10).topics), set(admin(kafka_a).list_topics(timeout=60).topics)
     file = config_file(tmp_path, {"A->B.groups": "[a"}, source=kafka_a.bootstrap, target=kafka_b.bootstrap)
     assert run(file)[0] == 2
-    after = set(admin(kafka_b).list_topics(timeout=10).topics), set(admin(kafka_a).list_topics(timeout=10).topics)
+    after = set(admin(kafka_b).list_topics(timeout=10).topics), set(admin(kafka_a).list_topics(timeout=60).topics)
     assert before == after
 
 
@@ -233,7 +233,7 @@ def test_a_wrong_password_is_reported_immediately(tmp_path: Path) -> None:
         assert '"wrong"' not in output
         assert "wrong;" not in output
         assert took_s < 30 * PATIENCE, "it is not repeated for a minute, as an unreachable cluster is"
-        assert not [topic for topic in admin(broker).list_topics(timeout=10).topics if topic.startswith("mm2")]
+        assert not [topic for topic in admin(broker).list_topics(timeout=60).topics if topic.startswith("mm2")]
 
 
 def test_keys_without_effect_are_reported_once(tmp_path: Path) -> None:

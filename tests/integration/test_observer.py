@@ -60,15 +60,15 @@ class Environment:
         assert producer.flush(30) == 0
 
     def flow(self) -> dict[str, Any]:
-        answer = httpx.get(f"{self.url}/overview/A/B", timeout=10)
+        answer = httpx.get(f"{self.url}/overview/A/B", timeout=60)
         assert answer.status_code == 200, answer.text
         return dict(answer.json())
 
     def rows(self, what: str, **query: str) -> list[dict[str, Any]]:
-        return list(httpx.get(f"{self.url}/overview/A/B/{what}", params=query, timeout=10).json()["rows"])
+        return list(httpx.get(f"{self.url}/overview/A/B/{what}", params=query, timeout=60).json()["rows"])
 
     def samples(self) -> Samples:
-        answer = httpx.get(f"{self.url}/metrics", timeout=15)
+        answer = httpx.get(f"{self.url}/metrics", timeout=60)
         assert answer.status_code == 200, answer.text
         assert answer.headers["content-type"].startswith("text/plain; version=")
         return [(one.name, dict(one.labels), one.value) for family in parse(answer.text) for one in family.samples]
@@ -279,7 +279,7 @@ def test_an_observer_outside_the_process_reports_the_same(env: Environment) -> N
 def test_the_series_of_a_failed_task_is_zero_and_not_missing(env: Environment) -> None:
     base = f"{env.url}/A/B/connectors/MirrorSourceConnector"
     copied = env.value("mm2_copied_records_total", topic="orders", partition="0")
-    httpx.put(f"{base}/pause", timeout=10)
+    httpx.put(f"{base}/pause", timeout=60)
     env.await_sentence("Copying is paused. If A dies now you lose nothing.", 30)
     assert env.flow()["state"] == "PAUSED"
     assert {row["state"] for row in env.rows("partitions")} == {"PAUSED"}
@@ -293,7 +293,7 @@ def test_the_series_of_a_failed_task_is_zero_and_not_missing(env: Environment) -
     # Records deleted before they were copied fail the task at each start.
     env.write("quiet", 20)
     delete_before(env.source, "quiet", 5, 0)
-    httpx.put(f"{base}/resume", timeout=10)
+    httpx.put(f"{base}/resume", timeout=60)
 
     def failed() -> set[int]:
         source = next(one for one in env.flow()["connectors"] if "Source" in one["name"])

@@ -102,7 +102,7 @@ def test_a31_a_connector_that_hangs_blocks_no_other(
         with ThreadPoolExecutor(1) as pool:
             creating = pool.submit(rest.http.post, "/connectors", json={"name": name, "config": hanging})
             if where == "stop":
-                assert creating.result(20).status_code == 201
+                assert creating.result(60).status_code == 201
                 rest.await_running(name, 0)
                 creating = pool.submit(rest.http.post, f"/connectors/{name}/restart")
             began = time.monotonic()
@@ -115,7 +115,7 @@ def test_a31_a_connector_that_hangs_blocks_no_other(
             if where == "validate":
                 assert not creating.done()
             file.unlink()
-            assert creating.result(20).status_code in {201, 204, 409}
+            assert creating.result(60).status_code in {201, 204, 409}
         rest.await_running(name, 0)
     finally:
         file.unlink(missing_ok=True)

@@ -43,12 +43,12 @@ def describe(broker: LocalKafka, topic: str) -> tuple[int, dict[str, Any]]:
     """Number of partitions and settings of a topic."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     (found,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
-    partitions = admin.list_topics(topic, timeout=10).topics[topic].partitions
-    return len(partitions), {name: entry.value for name, entry in found.result(20).items()}
+    partitions = admin.list_topics(topic, timeout=60).topics[topic].partitions
+    return len(partitions), {name: entry.value for name, entry in found.result(60).items()}
 
 
 def exists(broker: LocalKafka, topic: str) -> bool:
-    return topic in AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=10).topics
+    return topic in AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=60).topics
 
 
 def test_topics_are_created_with_the_settings_of_the_matching_group(
