@@ -171,6 +171,8 @@ class FetchReader:
         self._results: dict[TopicPartition, Fetched | KafkaFailure] = {}
         #: Number of consecutive failures, and the time of the next attempt.
         self._retries: dict[TopicPartition, tuple[int, float]] = {}
+        #: Until then (monotonic) the ends of delays are known to the caller.
+        self._checked_s = 0.0
         self._aborted = False
         self._rack = cluster.settings.client_rack
         self._replicas: dict[TopicPartition, _Replica] = {}
@@ -203,7 +205,7 @@ class FetchReader:
         Partitions that are in flight or delayed are left out, and so are those whose leader has another request in
         flight. ``metadata``: at most ``metadata.max.age.ms`` old if not given. ``last_epochs``: see `Position`.
         """
-        now_s = time.monotonic()
+        now_s = self._checked_s = time.monotonic()
         in_flight = self.in_flight
         wanted = [tp for tp in offsets if tp not in in_flight and self._retries.get(tp, (0, 0.0))[1] <= now_s]
         if not wanted:
@@ -312,7 +314,9 @@ class FetchReader:
         asked = {node: leader for node, leader in self._leaders.items() if leader.requested}
         now_s = time.monotonic()
         times_s = [leader.sent_s + self._timeout_s for leader in asked.values()]
-        times_s += [at_s for _, at_s in self._retries.values() if at_s > now_s]
+        # A delay may have ended after `send` has left its partition out. Nothing else would end the wait then.
+        times_s += [at_s for _, at_s in self._retries.values() if at_s > self._checked_s]
+        self._checked_s = now_s
         wait_s = max(0.001, min([timeout_s, *(at_s - now_s for at_s in times_s)]))
         poll = select.poll()
         filenos = [leader.connection.fileno() for leader in asked.values()]

@@ -282,12 +282,12 @@ class Topics:
 
     def leader(self, name: str, partition: int = 0) -> tuple[int, set[int]]:
         """Leader (-1: none) and in-sync replicas."""
-        found = self._admin.list_topics(timeout=10).topics[name].partitions[partition]
+        found = self._admin.list_topics(timeout=60).topics[name].partitions[partition]
         return int(found.leader), {int(node) for node in found.isrs}
 
     def partitions(self, name: str) -> int:
         """The number of partitions; 0 when the topic does not exist."""
-        found = self._admin.list_topics(timeout=10).topics.get(name)
+        found = self._admin.list_topics(timeout=60).topics.get(name)
         return 0 if found is None or found.error else len(found.partitions)
 
 

@@ -14,10 +14,10 @@ def read_all(bootstrap: str, topic: str) -> list[Any]:
     """Every record of a topic, in order per partition."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": "false"})
     try:
-        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        partitions = consumer.list_topics(topic, timeout=60).topics[topic].partitions
         records = []
         for partition in partitions:
-            low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)
+            low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=60)
             consumer.assign([TopicPartition(topic, partition, low)])
             while low < high:
                 message = consumer.poll(10)
@@ -42,8 +42,8 @@ def read_committed(bootstrap: str, topic: str, isolation: str = "read_committed"
         }
     )
     try:
-        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
-        ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=10)[1] for p in partitions}
+        partitions = consumer.list_topics(topic, timeout=60).topics[topic].partitions
+        ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=60)[1] for p in partitions}
         consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in partitions])
         records, left = [], {partition for partition in partitions if ends[partition]}
         while left:
@@ -73,4 +73,4 @@ def create_topic(bootstrap: str, name: str, partitions: int = 1, **config: str) 
     admin = AdminClient({"bootstrap.servers": bootstrap})
     topic = NewTopic(name, partitions, 1, config={"retention.ms": "-1", **config})
     for future in admin.create_topics([topic]).values():
-        future.result(20)
+        future.result(60)

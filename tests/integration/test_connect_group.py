@@ -134,7 +134,7 @@ def test_a_joining_worker_gets_its_share_while_other_tasks_keep_running(
         assert first.herder.await_ready(30)
         first.herder.put_connector_config(
             "toy", connector_props("toy", unique, **{"tasks.max": "4"}), allow_replace=True
-        ).result(20)
+        ).result(60)
         wait_until(lambda: len(first.herder.status()["assigned_tasks"]) == 4)
         wait_until(lambda: len(first.herder.worker.task_ids()) == 4)
         before = dict(first.herder.worker._tasks)
@@ -187,7 +187,7 @@ def test_work_stops_when_the_group_is_lost_and_resumes_afterwards(unique: str, t
             assert running.herder.await_ready(30)
             running.herder.put_connector_config(
                 "toy", connector_props("toy", unique, **{"tasks.max": "2"}), allow_replace=True
-            ).result(20)
+            ).result(60)
             wait_until(lambda: len(running.herder.worker.task_ids()) == 2)
             time.sleep(0.5)
             kafka.stop()

@@ -263,7 +263,7 @@ def test_a_rejected_partition_resumes_when_the_limit_is_raised(flow: Flow) -> No
         wait_until(lambda: tp in rows_of(job) and rows_of(job)[tp].state == "TOO_LARGE", detail=job.status)
         alter(flow.target, ResourceType.TOPIC, flow.remote(topic), "max.message.bytes", "1000000")
         flow.wait_until_copied(job, spec)
-        wait_until(lambda: rows_of(job)[tp].state == "RUNNING", 5, detail=job.status)
+        wait_until(lambda: rows_of(job)[tp].state == "RUNNING", detail=job.status)
         assert job.status()["troubles"] == []
     flow.assert_equal(topic)
 
@@ -276,7 +276,7 @@ def test_records_deleted_before_they_were_copied_are_counted_as_lost(flow: Flow)
     with flow.copying(spec, {TopicPartition(topic, 0): 20}) as job:
         flow.wait_until_copied(job, spec)
         assert job.status()["gaps"] == {"retention": 40}
-        wait_until(lambda: not job.status()["troubles"], 5, detail=job.status)
+        wait_until(lambda: not job.status()["troubles"], detail=job.status)
     assert len(flow.assert_equal(topic)) == 40
     assert flow.committed(spec) == {TopicPartition(topic, 0): 100}
 
@@ -569,7 +569,7 @@ def test_copying_continues_after_a_broker_restart(
         wait_until(lambda: sum(row.position for row in job.progress()) > at + 200, 90, detail=job.status)
         traffic.finish()
         flow.wait_until_copied(job, spec, 90)
-        wait_until(lambda: not job.status()["troubles"], 10, detail=job.status)
+        wait_until(lambda: not job.status()["troubles"], detail=job.status)
         assert job.status()["batches"] == 1, "no new micro-batch was needed"
     assert_complete(flow, topic)
 

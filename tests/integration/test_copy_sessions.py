@@ -295,7 +295,7 @@ def test_a_source_topic_recreated_while_no_process_copies_is_copied_from_its_sta
         flow.wait_until_copied(job, spec)
     for done in admin_of(flow.source).delete_topics([topic]).values():
         done.result(30)
-    wait_until(lambda: topic not in admin_of(flow.source).list_topics(timeout=10).topics)
+    wait_until(lambda: topic not in admin_of(flow.source).list_topics(timeout=60).topics)
     create(flow.source, topic, 1, retention__ms="-1")
     write(flow.source, topic, numbered(100, 30))  # beyond the old end, where Java's MM2 continues without a warning
     with flow.copying(spec) as job:
@@ -314,7 +314,7 @@ def test_a_source_topic_recreated_while_no_process_copies_is_copied_from_its_sta
     assert behind < 45
     for done in admin_of(flow.source).delete_topics([topic]).values():
         done.result(30)
-    wait_until(lambda: topic not in admin_of(flow.source).list_topics(timeout=10).topics)
+    wait_until(lambda: topic not in admin_of(flow.source).list_topics(timeout=60).topics)
     create(flow.source, topic, 1, retention__ms="-1")
     with flow.copying(spec) as job:
         wait_until(lambda: tp in rows_of(job) and rows_of(job)[tp].lost == 1, detail=job.progress)
@@ -327,7 +327,7 @@ def test_a_source_topic_recreated_while_no_process_copies_is_copied_from_its_sta
         flow.wait_until_copied(job, spec)
     for done in admin_of(flow.source).delete_topics([topic]).values():
         done.result(30)
-    wait_until(lambda: topic not in admin_of(flow.source).list_topics(timeout=10).topics)
+    wait_until(lambda: topic not in admin_of(flow.source).list_topics(timeout=60).topics)
     create(flow.source, topic, 1, retention__ms="-1")
     with flow.copying(stopping) as job:
         wait_until(lambda: tp in rows_of(job) and rows_of(job)[tp].state == "RECREATED", detail=job.status)

@@ -137,7 +137,7 @@ def test_a_blocked_partition_is_reported_while_idle_and_its_state_is_kept(flow: 
         wait_until(lambda: flow.committed(spec) == {held: 10, other: 10}, detail=job.status)
         pauses[topic, 0] = Pause("ann@ops1", 1_000)
         job.follow_pauses()
-        wait_until(lambda: (found := condition()) is not None and found.state == "PAUSED", 10, detail=job.status)
+        wait_until(lambda: (found := condition()) is not None and found.state == "PAUSED", detail=job.status)
         before = job.status()["batches"]
         wait_until(lambda: job.status()["batches"] > before + 1, detail=job.status)
         kept = flow.ledger().entry(held)
@@ -149,7 +149,7 @@ def test_a_blocked_partition_is_reported_while_idle_and_its_state_is_kept(flow: 
         wait_until(lambda: flow.committed(spec) == {held: 10, other: 20}, detail=job.status)
         pauses.clear()
         job.follow_pauses()
-        wait_until(lambda: condition() is None, 10, detail=job.status)
+        wait_until(lambda: condition() is None, detail=job.status)
         write(flow.source, topic, numbered(10, 10), partition=0)
         wait_until(lambda: flow.committed(spec) == {held: 20, other: 20}, detail=job.status)
     for tp in (held, other):
@@ -191,7 +191,7 @@ def test_another_producer_with_the_transactional_id_fences_ours(flow: Flow) -> N
         # This micro-batch is fenced; the next one uses the id again, as a restarted task does.
         wait_until(lambda: job.status()["batches"] > before, detail=job.status)
         wait_until(lambda: flow.committed(spec) == {tp: 20}, detail=job.status)
-        wait_until(lambda: rows_of(job)[tp].position == 20, 10, detail=job.status)
+        wait_until(lambda: rows_of(job)[tp].position == 20, detail=job.status)
     flow.assert_equal(topic, isolation=COMMITTED)
 
 

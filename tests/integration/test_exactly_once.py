@@ -40,7 +40,7 @@ def worker(kafka: LocalKafka, name: str, worker_id: str = "w1:1", **overrides: s
 
 
 def put(herder: DistributedHerder, topic: str, **props: str) -> None:
-    herder.put_connector_config("toy", connector_props("toy", topic, **props), allow_replace=True).result(20)
+    herder.put_connector_config("toy", connector_props("toy", topic, **props), allow_replace=True).result(60)
 
 
 def task_states(herder: DistributedHerder) -> list[str]:
@@ -118,7 +118,7 @@ def test_a_leader_that_was_fenced_claims_the_config_topic_again(kafka_b: LocalKa
         with other_producer(kafka_b, f"connect-cluster-{topic}-group"):
             request = w.herder.put_connector_config("toy", connector_props("toy", topic, tasks="2"), allow_replace=True)
             with pytest.raises(PrivilegedWriteError, match="a newer producer uses the same"):
-                request.result(20)
+                request.result(60)
         put(w.herder, topic, tasks="2", **{"tasks.max": "2"})
         wait_until(lambda: task_states(w.herder) == ["RUNNING"] * 2)
 
@@ -197,9 +197,9 @@ def test_a_pause_commits_the_open_transaction_and_a_failure_aborts_it(kafka_b: L
         put(w.herder, topic, **never)
         wait_until(lambda: len(uncommitted(kafka_b, topic)) > 20)
         assert sequences(kafka_b, topic) == {}
-        w.herder.pause_connector("toy").result(20)
+        w.herder.pause_connector("toy").result(60)
         wait_until(lambda: longest(kafka_b, topic) > 20)
-        w.herder.resume_connector("toy").result(20)
+        w.herder.resume_connector("toy").result(60)
         committed = longest(kafka_b, topic)
         put(w.herder, topic, **never, **{"fail.at": str(committed + 300)})
         wait_until(lambda: task_states(w.herder) == ["FAILED"])

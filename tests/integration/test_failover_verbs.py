@@ -703,7 +703,7 @@ def test_a_topic_that_belongs_to_the_other_flow_is_listed_with_its_own_records(f
         create(broker, new)
     write(failed_over.b, new, [(None, NUMBER)] * 50, 0)
     now_ms = time.time_ns() // 1_000_000
-    path = [[admin(failed_over.a).list_topics(timeout=10).cluster_id, now_ms]]
+    path = [[admin(failed_over.a).list_topics(timeout=60).cluster_id, now_ms]]
     notes = [
         note_record(PROVENANCE_NOTE, [new], {"paths": [path]}),
         note_record(PROVENANCE_NOTE, [], {"until.ms": now_ms + 3_600_000}),

@@ -19,7 +19,7 @@ from mm2.sandbox.process import end, spawn
 from tests.integration.copy_flow import create, producer_of
 from tests.integration.dockerfile import Builder, Image, debootstrap
 from tests.integration.mirror_process import has_all, write_config
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "Dockerfile"
@@ -116,8 +116,8 @@ class TestImage:
             owners = {int(line) for line in _owners(process.pid)}
             assert owners == {10001}, owners
             began = time.monotonic()
-            assert end(process, patience_s=30) == 0, log.read_text()
-            assert time.monotonic() - began < 20
+            assert end(process, patience_s=30 * PATIENCE) == 0, log.read_text()
+            assert time.monotonic() - began < 20 * PATIENCE
             assert image.run(*image.health, address).returncode == 1
         finally:
             end(process)

@@ -288,7 +288,7 @@ def test_an_unreachable_cluster_is_reported_immediately_for_each_item() -> None:
         assert "cluster nowhere" in str(outcome)
     with pytest.raises(RefusedFailure):
         admin.list_topics()
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 25, "a request has 30 s"
     cluster.close()
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Self
 
 import pytest
@@ -20,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from kafka.protocol.admin import AlterUserScramCredentialsRequest, CreateTopicsRequest
 from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
 
+from mm2.kafka import pool as pools
 from mm2.kafka.admin import Admin
 from mm2.kafka.assertion_settings import ALLOWED_URLS
 from mm2.kafka.cluster import Cluster
@@ -243,12 +245,12 @@ def test_frozen_broker_is_a_timeout_at_the_deadline(secured: Secured) -> None:
         start = time.monotonic()
         with pytest.raises(TimeoutFailure, match="did not answer a Metadata request in time"):
             connection.request(MetadataRequest(topics=[]), timeout_s=0.3)
-        assert 0.25 < time.monotonic() - start < 1
+        assert 0.25 < time.monotonic() - start < 20, "the default is 30 s"
         assert connection.closed
         start = time.monotonic()
         with pytest.raises(TimeoutFailure):
             secured.open(secured.props("OPEN"), timeout_s=0.3)
-        assert 0.25 < time.monotonic() - start < 1
+        assert 0.25 < time.monotonic() - start < 20, "the default is 30 s"
     finally:
         secured.broker.resume()
 
@@ -284,17 +286,15 @@ def test_login_succeeds(secured: Secured, listener: str, mechanism: str, config:
     ],
     ids=["plain", "scram-256", "scram-512", "oauth"],
 )
-def test_wrong_credentials_are_an_authentication_failure_within_two_seconds(
+def test_wrong_credentials_are_an_authentication_failure_and_not_tried_again(
     secured: Secured, listener: str, mechanism: str, config: str
 ) -> None:
     props = secured.props(listener, sasl_mechanism=mechanism, sasl_jaas_config=config)
     cluster = Cluster(ClientSettings.from_props(props), name="S")
-    start = time.monotonic()
     with pytest.raises(
         AuthenticationFailure, match=rf"SASL {mechanism} at the broker 127.* of cluster S failed: "
     ) as raised:
-        cluster.preflight(30)
-    assert time.monotonic() - start < 2
+        cluster.preflight(600)  # longer than a test may take
     assert "wrong" not in str(raised.value)
     cluster.close()
 
@@ -470,7 +470,7 @@ def test_acls_are_described_as_created_and_a_denied_topic_is_an_error_of_its_own
     )
     assert admin.create_acls([binding]) == {binding: None}
     matching = AclFilter(resource_type=ResourceType.TOPIC, resource_name=denied, pattern_type=PatternType.LITERAL)
-    wait_until(lambda: admin.describe_acls(matching) == [binding], 5, what="the ACL")
+    wait_until(lambda: admin.describe_acls(matching) == [binding], what="the ACL")
     cluster.close()
 
     config = jaas(PLAIN_MODULE, "bob", "bob-secret")
@@ -498,16 +498,16 @@ def test_requests_of_many_threads_share_few_connections(secured: Secured) -> Non
     cluster.close()
 
 
-def test_idle_connection_is_closed_after_the_idle_timeout(secured: Secured) -> None:
-    cluster = Cluster(ClientSettings.from_props(secured.props("OPEN", connections_max_idle_ms="100")), name="S")
+def test_idle_connection_is_closed_after_the_idle_timeout(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(ClientSettings.from_props(secured.props("OPEN", connections_max_idle_ms="600000")), name="S")
     pool = cluster._pool
     address = ("127.0.0.1", int(secured.broker.address("OPEN").rpartition(":")[2]))
     with pool.lease(address, time.monotonic() + 5) as first:
         pass
     with pool.lease(address, time.monotonic() + 5) as again:
         assert again is first
-    time.sleep(0.15)
-    with pool.lease(address, time.monotonic() + 5) as later:
+    monkeypatch.setattr(pools, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + 601))
+    with pool.lease(address, time.monotonic() + 700) as later:
         assert later is not first
         assert first.closed
     cluster.close()
@@ -548,24 +548,21 @@ def test_close_ends_a_wait_in_another_thread_immediately(secured: Secured) -> No
 
     def wait() -> None:
         try:
-            cluster.send(None, MetadataRequest(topics=[]), timeout_s=20)
+            cluster.send(None, MetadataRequest(topics=[]), timeout_s=600)
         except KafkaFailure as failure:
-            ends.extend([failure, time.monotonic()])
+            ends.append(failure)
 
     secured.broker.pause()
     try:
         waiter = threading.Thread(target=wait)
         waiter.start()
         time.sleep(0.2)
-        closed_at = time.monotonic()
         cluster.close()
-        waiter.join(5)
+        waiter.join(60)
     finally:
         secured.broker.resume()
-    failure, ended_at = ends
+    (failure,) = ends
     assert isinstance(failure, DisconnectedFailure)
-    assert isinstance(ended_at, float)
-    assert ended_at - closed_at < 0.5
     with pytest.raises(DisconnectedFailure, match="client of cluster S is closed"):
         cluster.send(None, MetadataRequest(topics=[]))
 
@@ -578,10 +575,8 @@ def test_a_restarted_broker_is_reconnected_and_refusals_are_reported_meanwhile(s
     secured.broker.kill9()
     with pytest.raises((RefusedFailure, DisconnectedFailure)):
         cluster.send(node, MetadataRequest(topics=[]), timeout_s=5)
-    start = time.monotonic()
     with pytest.raises(RefusedFailure, match=r"of cluster S cannot be reached: connection refused"):
-        cluster.send(None, MetadataRequest(topics=[]), timeout_s=5)
-    assert time.monotonic() - start < 1
+        cluster.send(None, MetadataRequest(topics=[]), timeout_s=600)  # longer than a test may take
     secured.broker.start()
     assert json.dumps(cluster.send(node, MetadataRequest(topics=[]), timeout_s=10).cluster_id)
     cluster.close()

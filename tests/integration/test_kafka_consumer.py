@@ -248,7 +248,7 @@ def test_a_pattern_follows_created_and_deleted_topics(kafka_b: LocalKafka, uniqu
         create_topic(kafka_b.bootstrap, f"{unique}-more", 3)
         wait_until(lambda: members.share(5), 30)
         admin = AdminClient({"bootstrap.servers": kafka_b.bootstrap})
-        admin.delete_topics([f"{unique}-more"])[f"{unique}-more"].result(20)
+        admin.delete_topics([f"{unique}-more"])[f"{unique}-more"].result(60)
         wait_until(lambda: members.share(2), 30)
     finally:
         members.close()

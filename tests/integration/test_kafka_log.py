@@ -56,7 +56,7 @@ def test_a_reader_reads_to_the_end_and_then_follows(cluster: Cluster, kafka_b: L
         other = producer_of(kafka_b)
         other.produce(unique, b"from elsewhere", key=b"x")
         other.flush(30)
-        wait_until(lambda: seen[-1].value == b"from elsewhere", 10)
+        wait_until(lambda: seen[-1].value == b"from elsewhere")
     finally:
         log.stop()
 
@@ -158,10 +158,10 @@ def test_a_recreated_topic_is_read_from_its_start_even_when_it_is_longer(
         go_on.clear()  # the reader does not poll while the topic is replaced
         producer.produce(unique, b"old", partition=0)
         assert producer.flush(30) == 0
-        wait_until(lambda: seen == [b"old"], 10)
+        wait_until(lambda: seen == [b"old"])
         admin = AdminClient({"bootstrap.servers": kafka_b.bootstrap})
         admin.delete_topics([unique])[unique].result(30)
-        wait_until(lambda: unique not in admin.list_topics(timeout=10).topics, 30)
+        wait_until(lambda: unique not in admin.list_topics(timeout=60).topics, 30)
         create(kafka_b, unique)
         again = producer_of(kafka_b)
         for index in range(5):

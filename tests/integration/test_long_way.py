@@ -49,7 +49,7 @@ def test_partitions_have_separate_connections_to_a_broker_with_high_latency(
         )
         with flow.copying(spec, {part.source: 0 for part in spec.partitions}) as job:
             flow.wait_until_copied(job, spec)
-            wait_until(lambda: _connections_to(proxy) >= _PARTITIONS, 10)
+            wait_until(lambda: _connections_to(proxy) >= _PARTITIONS)
         for partition in range(_PARTITIONS):
             flow.assert_equal(topic, partition)
     finally:

@@ -237,7 +237,7 @@ def test_a_group_within_a_transaction_blocks_no_other_and_keeps_its_previous_off
             found = polled(task)
             assert {(one.group, one.upstream_offset) for one in found} == {(unique, 10), (f"{unique}-other", 10)}
         with running(MirrorCheckpointConnector(), props(kafka_a, kafka_b, unique)) as (connector, context):
-            assert context.reconfigured.wait(20)
+            assert context.reconfigured.wait(60)
             assert [one["task.assigned.groups"] for one in connector.task_configs(1)] == [f"{unique},{unique}-other"]
     finally:
         dying.abort_transaction(30)

@@ -53,7 +53,7 @@ def test_the_own_ledger_is_current_and_only_new_records_are_read(
     assert len(read) == 2
 
     admin(kafka_b).delete_topics([topic])[topic].result(30)
-    wait_until(lambda: topic not in admin(kafka_b).list_topics(timeout=10).topics, 30, what="its end")
+    wait_until(lambda: topic not in admin(kafka_b).list_topics(timeout=60).topics, 30, what="its end")
     create(kafka_b, topic, config=COMPACTED)
     note(kafka_b, topic, "four", "five", "six", "seven", "eight")
     assert set(promoted(ledgers.own())) == {"four", "five", "six", "seven", "eight"}, "another ledger, though longer"

@@ -32,7 +32,7 @@ from mm2.sandbox.ports import free_ports
 from tests.integration.copy_flow import create, delete_before, producer_of
 from tests.integration.mirror_flow import commit
 from tests.integration.mirror_process import MirrorProcess, write_config
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -60,15 +60,15 @@ class Environment:
         assert producer.flush(30) == 0
 
     def flow(self) -> dict[str, Any]:
-        answer = httpx.get(f"{self.url}/overview/A/B", timeout=10)
+        answer = httpx.get(f"{self.url}/overview/A/B", timeout=60)
         assert answer.status_code == 200, answer.text
         return dict(answer.json())
 
     def rows(self, what: str, **query: str) -> list[dict[str, Any]]:
-        return list(httpx.get(f"{self.url}/overview/A/B/{what}", params=query, timeout=10).json()["rows"])
+        return list(httpx.get(f"{self.url}/overview/A/B/{what}", params=query, timeout=60).json()["rows"])
 
     def samples(self) -> Samples:
-        answer = httpx.get(f"{self.url}/metrics", timeout=15)
+        answer = httpx.get(f"{self.url}/metrics", timeout=60)
         assert answer.status_code == 200, answer.text
         assert answer.headers["content-type"].startswith("text/plain; version=")
         return [(one.name, dict(one.labels), one.value) for family in parse(answer.text) for one in family.samples]
@@ -229,7 +229,7 @@ def test_every_claimed_metric_of_strimzis_dashboard_exists(env: Environment) -> 
 def test_a_frozen_source_is_reported_within_ten_seconds(env: Environment) -> None:
     with frozen(env.source) as since:
         flow = env.await_sentence("A has not answered since", SAID_WITHIN_S)
-        assert time.monotonic() - since < SAID_WITHIN_S
+        assert time.monotonic() - since < SAID_WITHIN_S * PATIENCE
         assert flow["state"] == "DEGRADED"
         assert "If it died then, you lost no record that is known here." in flow["sentence"]
         assert (flow["risk"]["records"], flow["risk"]["records_at_least"]) == (None, 0)
@@ -249,14 +249,14 @@ def test_a_frozen_target_increases_the_seconds_at_risk(env: Environment) -> None
         flow = env.await_sentence("If A dies now you lose", SAID_WITHIN_S)
         wait_until(lambda: env.flow()["risk"]["records"] == 40, SAID_WITHIN_S, detail=env.flow)
         wait_until(lambda: env.flow()["target_error"] != "", SAID_WITHIN_S)
-        assert time.monotonic() - since < 2 * SAID_WITHIN_S
+        assert time.monotonic() - since < 2 * SAID_WITHIN_S * PATIENCE
         flow = env.flow()
         assert flow["state"] == "DEGRADED"
         assert "40 records" in flow["sentence"]
         assert "B has not answered since" in flow["sentence"]
         assert 0 < flow["risk"]["seconds"] <= time.monotonic() - written + 2
         later = flow["risk"]["seconds"]
-        wait_until(lambda: env.flow()["risk"]["seconds"] > later + 1, 10)
+        wait_until(lambda: env.flow()["risk"]["seconds"] > later + 1)
     env.await_sentence("If A dies now you lose nothing.", 60)
 
 
@@ -279,7 +279,7 @@ def test_an_observer_outside_the_process_reports_the_same(env: Environment) -> N
 def test_the_series_of_a_failed_task_is_zero_and_not_missing(env: Environment) -> None:
     base = f"{env.url}/A/B/connectors/MirrorSourceConnector"
     copied = env.value("mm2_copied_records_total", topic="orders", partition="0")
-    httpx.put(f"{base}/pause", timeout=10)
+    httpx.put(f"{base}/pause", timeout=60)
     env.await_sentence("Copying is paused. If A dies now you lose nothing.", 30)
     assert env.flow()["state"] == "PAUSED"
     assert {row["state"] for row in env.rows("partitions")} == {"PAUSED"}
@@ -293,7 +293,7 @@ def test_the_series_of_a_failed_task_is_zero_and_not_missing(env: Environment) -
     # Records deleted before they were copied fail the task at each start.
     env.write("quiet", 20)
     delete_before(env.source, "quiet", 5, 0)
-    httpx.put(f"{base}/resume", timeout=10)
+    httpx.put(f"{base}/resume", timeout=60)
 
     def failed() -> set[int]:
         source = next(one for one in env.flow()["connectors"] if "Source" in one["name"])

@@ -197,7 +197,7 @@ def test_no_kill_loses_or_doubles_what_a_chain_lets_through(
 
 def paths(url: str) -> dict[str, float]:
     """The number of record batches by path, without those with none."""
-    answer = httpx.get(f"{url}/metrics", timeout=15)
+    answer = httpx.get(f"{url}/metrics", timeout=60)
     assert answer.status_code == 200, answer.text
     rows = [row for family in parse(answer.text) for row in family.samples if row.name == "mm2_record_batches_total"]
     return {row.labels["path"]: row.value for row in rows if row.value}

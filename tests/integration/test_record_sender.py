@@ -69,7 +69,7 @@ class Gate:
         self.open = threading.Event()
 
     def __call__(self) -> bool:
-        assert self.open.wait(20)
+        assert self.open.wait(60)
         return True
 
 

@@ -207,12 +207,12 @@ def test_without_java_the_job_reports_it_and_starts_once_java_is_available(
         topic = flow.topic()
         spec = flow.spec(topic)
         with flow.copying(spec) as job:
-            wait_until(lambda: job.status()["troubles"], 5)
+            wait_until(lambda: job.status()["troubles"])
             wanted = f"Spark needs Java 17 or newer, but JAVA_HOME is {tmp_path} and {tmp_path}/bin/java cannot be run"
             assert job.status()["troubles"] == [f"Spark does not start: {wanted}"]
             monkeypatch.delenv("JAVA_HOME") if home is None else monkeypatch.setenv("JAVA_HOME", home)
             flow.wait_until_copied(job, spec)
-            wait_until(lambda: not job.status()["troubles"], 5, detail=job.status)
+            wait_until(lambda: not job.status()["troubles"], detail=job.status)
     reported = [line for line in logs if line["event"] == "Spark does not start"]
     assert reported
     assert all(line["retry_in_s"] <= 10 for line in reported)

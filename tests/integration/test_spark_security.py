@@ -162,7 +162,7 @@ def test_clients_without_a_token_cannot_exhaust_the_memory_or_end_spark(engine: 
     assert min(sent.values()) > 500 * 2**20, sent
     assert most < 900 * 2**20
     assert engine.spark.pid == jvm.pid, "the same JVM"
-    wait_until(lambda: context.parallelize([1], 1).map(str).collect() == ["1"], 10)
+    wait_until(lambda: context.parallelize([1], 1).map(str).collect() == ["1"])
     assert len(capfd.readouterr().err.splitlines()) < 450, "at most 200 lines a minute"
 
 

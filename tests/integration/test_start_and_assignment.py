@@ -136,7 +136,7 @@ def test_a_flow_starts_where_it_is_configured_to(env: Environment, running: Mirr
     running.eventually(lambda: all(is_running(env.target, alias) for alias in SOURCES))
 
     # The start of the flow that starts at the end offset cannot be observed.
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while 0 in ends(env.target, f"latest.{TOPIC}"):
         assert time.monotonic() < deadline, running.tail()
         for partition in range(2):

@@ -220,13 +220,13 @@ def test_a_running_flow_whose_remote_topic_is_deleted_is_not_reported_as_complet
     checked = 0
     try:
         process.eventually(lambda: is_copied(flow, kafka_b, {TopicPartition(topic, 0): COPIED}), 120)
-        process.eventually(lambda: "you lose nothing" in httpx.get(url, timeout=10).json()["sentence"], 60)
+        process.eventually(lambda: "you lose nothing" in httpx.get(url, timeout=60).json()["sentence"], 60)
         delete(kafka_b, remote)
         deleted_ms = time.time() * 1000
         until_s = time.monotonic() + 20
         while time.monotonic() < until_s:
             before = records_of(kafka_b, remote)
-            overview = httpx.get(url, timeout=10).json()
+            overview = httpx.get(url, timeout=60).json()
             found = [asked(capsys, verb, file, str(flow.pair)) for verb in ("gaps", "lag", "status")]
             if max(before, records_of(kafka_b, remote)) == COPIED:
                 continue  # copied again, meanwhile

@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import socket
 import ssl
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -108,7 +109,7 @@ class HealthProbe:
     #: None: without TLS.
     context: ssl.SSLContext | None = None
     statuses: list[int] = field(default_factory=list)
-    slowest_s: float = 0.0
+    took_s: list[float] = field(default_factory=list)
     _stopping: threading.Event = field(default_factory=threading.Event)
 
     def ask(self) -> None:
@@ -122,7 +123,15 @@ class HealthProbe:
             self.statuses.append(connection.getresponse().status)
         finally:
             connection.close()
-        self.slowest_s = max(self.slowest_s, time.monotonic() - began_s)
+        self.took_s.append(time.monotonic() - began_s)
+
+    @property
+    def slowest_s(self) -> float:
+        return max(self.took_s)
+
+    @property
+    def median_s(self) -> float:
+        return statistics.median(self.took_s)
 
     @contextlib.contextmanager
     def asking(self) -> Iterator[None]:
@@ -163,8 +172,8 @@ def resident_kb(pid: int) -> int:
 def answers_beside(port: int, context: ssl.SSLContext | None, attack: Callable[[int], None], within_s: float) -> None:
     """Assert that ``/health`` answers in this time during an attack.
 
-    The time begins where another process of this machine, which is not attacked, would have answered: other tests run beside
-    this one. ``attack`` is called with the port of the server.
+    Half of the answers do, counted from where another process of this machine, which is not attacked, would have answered: other
+    tests run beside this one and suspend any of the three processes for seconds. ``attack`` is called with the port of the server.
     """
     probe = HealthProbe(port, context=context)
     with idle_server() as idle_port:
@@ -172,9 +181,8 @@ def answers_beside(port: int, context: ssl.SSLContext | None, attack: Callable[[
         with beside.asking(), probe.asking():
             attack(port)
     assert set(probe.statuses) == set(beside.statuses) == {200}
-    assert probe.slowest_s < within_s * PATIENCE + beside.slowest_s, (
-        f"{probe.slowest_s:.2f} s, {beside.slowest_s:.2f} s of an idle process"
-    )
+    within_s = within_s * PATIENCE + beside.median_s
+    assert probe.median_s < within_s, f"{probe.took_s}, {beside.took_s} of an idle process"
 
 
 def withstand(port: int, pid: int, attack: Callable[[int], None], connections: int) -> None:

@@ -59,5 +59,5 @@ def produce(
 def committed(bootstrap: str, group: str) -> dict[str, int]:
     """Committed offsets of a consumer group by "topic-partition"; only those above 0."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    answer = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(20)
+    answer = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(60)
     return {f"{tp.topic}-{tp.partition}": tp.offset for tp in answer.topic_partitions if tp.offset > 0}

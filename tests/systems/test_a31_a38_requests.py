@@ -13,7 +13,7 @@ import pytest
 
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.connect_reading import create_topic, read_all
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 from tests.systems.herder_toys import CLASS, MODULE
 from tests.systems.workers import DistributedWorker, Rest
 
@@ -102,7 +102,7 @@ def test_a31_a_connector_that_hangs_blocks_no_other(
         with ThreadPoolExecutor(1) as pool:
             creating = pool.submit(rest.http.post, "/connectors", json={"name": name, "config": hanging})
             if where == "stop":
-                assert creating.result(20).status_code == 201
+                assert creating.result(60).status_code == 201
                 rest.await_running(name, 0)
                 creating = pool.submit(rest.http.post, f"/connectors/{name}/restart")
             began = time.monotonic()
@@ -111,11 +111,11 @@ def test_a31_a_connector_that_hangs_blocks_no_other(
             rest.await_running(other, 1, 20)
             rest.delete(other)
             # The worker waits five seconds for a connector that does not stop.
-            assert time.monotonic() - began < 12
+            assert time.monotonic() - began < 12 * PATIENCE
             if where == "validate":
                 assert not creating.done()
             file.unlink()
-            assert creating.result(20).status_code in {201, 204, 409}
+            assert creating.result(60).status_code in {201, 204, 409}
         rest.await_running(name, 0)
     finally:
         file.unlink(missing_ok=True)

@@ -251,7 +251,7 @@ def test_a37_without_brokers_nothing_runs_and_everything_resumes_with_them(
         own_broker.start()
         worker.await_healthy(30)
         worker.rest.await_running("c", 2, 30)
-        assert AdminClient({"bootstrap.servers": own_broker.bootstrap}).list_topics(timeout=10)
+        assert AdminClient({"bootstrap.servers": own_broker.bootstrap}).list_topics(timeout=60)
         count = len(read_all(own_broker.bootstrap, f"{group}-data"))
         wait_until(lambda: len(read_all(own_broker.bootstrap, f"{group}-data")) > count, timeout_s=20)
 

@@ -86,7 +86,7 @@ def shown(worker: WorkerProcess, path: str) -> list[Any]:
 
 def all_offsets(broker: LocalKafka, group: str) -> dict[str, int]:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    found = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(20)
+    found = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(60)
     return {f"{tp.topic}-{tp.partition}": tp.offset for tp in found.topic_partitions}
 
 

@@ -124,7 +124,7 @@ def test_created_and_deleted_topics_change_what_a_pattern_reads(
     # It kept the partitions that it had before.
     assert not events_of(events, "close")
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.delete_topics([f"{topic}-new"])[f"{topic}-new"].result(20)
+    admin.delete_topics([f"{topic}-new"])[f"{topic}-new"].result(60)
     wait_until(
         lambda: [event["partitions"] for event in events_of(events, "close")] == [[f"{topic}-new-0"]],
         detail=worker.tail,

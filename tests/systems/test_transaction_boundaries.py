@@ -171,7 +171,7 @@ def end(broker: LocalKafka, topic: str, isolation: IsolationLevel) -> int:
     tp = TopicPartition(topic, 0)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-    found = admin.list_offsets({tp: latest}, isolation_level=isolation)[tp].result(20)
+    found = admin.list_offsets({tp: latest}, isolation_level=isolation)[tp].result(60)
     return int(found.offset)
 
 

@@ -169,7 +169,7 @@ def test_groups_fail_over_and_fail_back_without_skipping_a_record(
             )
             again_at_home = everywhere & {what for at, what in on_a[partition] if at >= group_offset}
             assert not again_at_home, f"{name} reads {len(again_at_home)} records of {TOPIC}-{partition} again at home"
-        wait_until(lambda: process.is_running, 1)
+        wait_until(lambda: process.is_running)
     finally:
         process.clean_up()
 

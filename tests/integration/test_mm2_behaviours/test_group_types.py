@@ -235,7 +235,7 @@ def test_a_consumer_group_is_synchronised_while_its_members_come_and_go(
 
     def size() -> int:
         admin = AdminClient({"bootstrap.servers": env.source.bootstrap})
-        return len(admin.describe_consumer_groups([group])[group].result(20).members)
+        return len(admin.describe_consumer_groups([group])[group].result(60).members)
 
     def settled(member: Consumer) -> None:
         wait_until(lambda: member.poll(0.2) or member.assignment(), 60, what="an assignment")

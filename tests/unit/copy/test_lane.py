@@ -285,7 +285,7 @@ def test_a_batch_in_which_nothing_moves_lasts_longer(
         while not stage.submitted.empty():
             stage.next().ready.set()
 
-    batch._send = lambda _message: None  # type: ignore[method-assign,assignment]
+    batch._send = lambda message: None  # type: ignore[method-assign]
     monkeypatch.setattr(stage.lane, "_sleep", sleep)
     assert stage.lane._supervise(batch) is not None
     assert now_s[0] == pytest.approx(lasts_s, rel=0.11), "at most one length of ten more"

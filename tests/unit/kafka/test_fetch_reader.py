@@ -129,6 +129,20 @@ def test_a_failed_partition_waits_for_its_back_off_while_others_are_read() -> No
     reader.close()
 
 
+def test_a_delay_that_ends_before_the_wait_ends_it() -> None:
+    """Nothing was requested, because the delay ended after `send`: verification waited for a minute, and failed."""
+    cluster, client = cluster_of({T0: 1})
+    cluster.refusing = {1}
+    reader = FetchReader(client, backoff=Backoff(60_000, 60_000))
+    reader.send({T0: 0}, LIMITS)
+    assert codes(reader.receive(600)) == {T0: "RefusedFailure"}
+    reader.send({T0: 0}, LIMITS)
+    reader._retries[T0] = (1, time.monotonic())
+    time.sleep(0.001)
+    assert reader.receive(600) == {}
+    reader.close()
+
+
 @pytest.mark.parametrize(("leaders", "code"), [({}, 3), ({T0: -1}, 5)])
 def test_a_partition_without_a_leader_is_a_failure(leaders: dict[TopicPartition, int], code: int) -> None:
     cluster, client = cluster_of(leaders)
