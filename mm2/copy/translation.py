@@ -130,6 +130,11 @@ class Translation:
         """The target offsets that are known to have copied records, as (first, after) in order."""
         return _merged((one.target, one.target_end) for one in self._segments)
 
+    def on_target_before(self, source: int) -> list[tuple[int, int]]:
+        """Those of `on_target` whose records are before a source offset."""
+        known = (one for one in self._segments if one.source < source)
+        return _merged((one.target, one.target + min(source - one.source, one.records)) for one in known)
+
     @property
     def on_source(self) -> list[tuple[int, int]]:
         """The source offsets that are known to be copied, or to have no record to be copied, as (first, after) in order."""

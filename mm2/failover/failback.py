@@ -111,8 +111,8 @@ def failback(config: FlowConfig, reverse: FlowConfig, options: FailbackOptions) 
         if foreign:
             source, target = config.pair.source, config.pair.target
             notes.append(
-                f"on {target} only: {where(foreign)}: other producers wrote them before the last record from {source}, where "
-                f"{reverse.pair} starts, so it does not copy them"
+                f"on {target} only: {where(foreign)}: other producers wrote them, or {source} has lost them since; {reverse.pair} "
+                f"starts after the last record from {source}, so it does not copy them"
             )
             partitions = [replace(one, foreign_on_target=foreign.get(one.source, ())) for one in partitions]
             if not options.keep:

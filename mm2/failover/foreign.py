@@ -1,8 +1,9 @@
 """Records of other producers in a topic that has the same name on both clusters, before the offset at which a flow takes it over.
 
 A flow takes such a topic over after the last record that came to its source, so that this is not sent back. Records that applications
-wrote to the copy before that one stay on the cluster. The offsets of all others are in the ledger of the flow that copied them there,
-or in that of the flow that copies them back, as are those that `mm2 failback` has kept. What is at the remaining offsets is read.
+wrote to the copy before that one stay on the cluster, and so does what the source has lost since it was copied. The offsets of all others
+are in the ledger of the flow that copied them there, or in that of the flow that copies them back, as are those that `mm2 failback`
+has kept. What is at the remaining offsets is read.
 """
 
 from __future__ import annotations
@@ -52,8 +53,11 @@ def foreign_records(sides: Sides, partitions: Iterable[PartitionEvidence], side:
         ):
             continue
         is_left = _is_replaced(entry, topics.get(one.topic))
-        if ranges := _unknown(there, back, entry, until, is_left=is_left):
-            asked[one.source] = None if is_left else entry, ranges
+        # The source may have lost the end of its log, or all of it.
+        is_cut = side is Side.TARGET and one.is_end_current and one.end is not None and one.end < one.copied
+        source_end = 0 if is_left else one.end if is_cut else None
+        if ranges := _unknown(there, back, entry, until, source_end):
+            asked[one.source] = entry if source_end is None else None, ranges
     if not asked:
         return {}
     starts = admin.list_offsets(dict.fromkeys(asked, EARLIEST), timeout_s=OFFSETS_S)
@@ -97,10 +101,10 @@ def _is_replaced(entry: LedgerEntry, topic: TopicInfo | KafkaFailure | None) -> 
 
 
 def _unknown(
-    there: Ledger, back: Ledger | None, entry: LedgerEntry, until: int, *, is_left: bool
+    there: Ledger, back: Ledger | None, entry: LedgerEntry, until: int, source_end: int | None
 ) -> list[tuple[int, int]]:
-    """The offsets before ``until`` in a copy that neither ledger has, from where on ``there`` knows the copy. ``is_left``: what it has
-    copied is on no other cluster any more.
+    """The offsets before ``until`` in a copy that neither ledger has, from where on ``there`` knows the copy. ``source_end``: what it
+    has copied from this source offset on is on no other cluster any more; None: all of it is.
     """
     tp = entry.source
     copied = Translation(there.chunks(tp), entry.mark, entry.end)
@@ -108,16 +112,16 @@ def _unknown(
     # Where the ledger does not have the first record of the source, another program may have copied what is before it.
     is_complete = not (entry.mark.source if first is None else first.source)
     begin = 0 if is_complete else until if first is None else first.target
-    known = [] if is_left else list(copied.on_target)
+    known = list(copied.on_target) if source_end is None else copied.on_target_before(source_end)
     if back is not None and (kept := kept_records(back).get(tp)) is not None and kept.is_of(entry.target_id):
         known += [(run.first, run.after) for run in kept.runs]
-    if entry.session is None and first is not None and not is_left:
+    if entry.session is None and first is not None and source_end is None:
         until = min(until, entry.mark.target)  # a transaction may have been committed since
     returned = None if back is None else back.entry(tp)
     if back is not None and returned is not None and _is_of(returned.source_id, entry.target_id):
         known += Translation(back.chunks(tp), returned.mark, returned.end).on_source
     found = holes(known, begin, until)
-    if entry.session is None and not entry.foreign and not is_left:  # transaction markers
+    if entry.session is None and not entry.foreign and source_end is None:  # transaction markers
         found = [(first, after) for first, after in found if after - first > 1]
     return found
 

@@ -142,8 +142,8 @@ def _foreign_notes(sides: Sides, partitions: Sequence[PartitionEvidence]) -> lis
         )
     if there:
         notes.append(
-            f"on {target} only: {where(there)}: other producers wrote them before the last record from {source}, or their "
-            f"topics were created again there; {target}->{source} will not copy them"
+            f"on {target} only: {where(there)}: other producers wrote them before the last record from {source}, or {source} "
+            f"has lost them since; {target}->{source} will not copy them"
         )
     return [*notes, *kept_notes(sides, partitions)]
 

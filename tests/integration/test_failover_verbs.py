@@ -691,6 +691,33 @@ def test_records_of_a_topic_that_was_created_again_are_on_its_copy_only(failed_o
     assert (report["records_at_risk"], report["notes"]) == (0, [kept])
 
 
+@pytest.mark.parametrize("lost", [10, 4])
+def test_records_that_the_source_has_lost_since_they_were_copied_are_on_the_copy_only(
+    failed_over: Copied, lost: int
+) -> None:
+    """Given a topic of which A has lost all records, as on a new disk, which keeps the topic id, or the last four; validates that
+    failback names the copies that stay on B before it changes anything.
+    """
+    a, b, topic, copied = failed_over.a, failed_over.b, failed_over.topic, 10
+    if lost == copied:
+        admin(a).delete_topics([topic])[topic].result(30 * PATIENCE)
+        wait_until(lambda: partitions_of(a, topic) == 0)
+        create(a, topic)
+    else:
+        copied += lost
+        write(b, topic, [(None, NUMBER)] * lost, 0)
+    entry = LedgerEntry(topic, 0, topic, Mark(copied, copied, copied), copied, topic_id(a, topic), end=copied)
+    write_ledger(b, failed_over.aliases[0], entry, [Segment(0, 0, copied)])
+    write(b, topic, [(None, NUMBER)] * 5, 0)
+    only = f"on {failed_over.aliases[1]} only: {lost} records in 1 partition: {topic}-0: offsets {copied - lost}-{copied - 1}"
+    report = failed_over.ask("failback", failed_over.there, code=1)
+    assert [problem for problem in report["problems"] if problem.startswith(only)], report["problems"]
+    assert not failed_over.is_turned()
+    report = failed_over.ask("failback", failed_over.there, "--divergent", "keep")
+    assert [note for note in report["notes"] if note.startswith(only)], report["notes"]
+    assert [start["offset"] for start in report["starts"]] == [copied]
+
+
 def test_a_topic_that_belongs_to_the_other_flow_is_listed_with_its_own_records(failed_over: Copied) -> None:
     """Given a topic that A->B has created on B, where applications have written 50 records to it; validates that B->A, which does
     not copy it, does not leave them behind, and gives its groups no offset in the empty topic on A.
