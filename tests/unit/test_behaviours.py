@@ -56,6 +56,7 @@ ATTACKERS = {
     ),
     "network of the REST port": (
         "tests/unit/connect/rest/test_overload.py::test_an_attack_neither_keeps_memory_nor_delays_the_health",
+        "tests/unit/connect/rest/test_overload.py::test_slow_handshakes_and_requests_of_a_client_do_not_delay_others_with_tls",
     ),
     "identity provider of tokens": (
         "tests/integration/test_oidc_access.py::test_groups_of_a_token_decide_what_its_user_may_do",
@@ -70,11 +71,15 @@ ATTACKERS = {
     ),
     "client of REST with the role metrics, viewer or operator": (
         "tests/unit/mirror/test_access.py::test_each_route_is_open_to_its_role_only",
+        "tests/unit/ui/test_hostile_viewer.py::test_a_page_belongs_to_the_client_that_has_requested_it",
+        "tests/unit/ui/test_hostile_viewer.py::test_messages_of_a_viewer_act_on_nothing",
+        "tests/unit/ui/test_hostile_viewer.py::test_messages_after_the_end_of_a_session_act_on_nothing",
         "tests/browser/test_dashboard_security.py::test_a_link_logs_in_and_actions_need_the_role_operator",
         "tests/integration/test_oidc_access.py::test_groups_of_a_token_decide_what_its_user_may_do",
     ),
     "client of REST with the role admin": (
         "tests/systems/test_mirror_rest.py::test_rest_may_name_only_classes_and_providers_that_the_file_allows",
+        "tests/integration/test_connect_worker.py::test_topics_of_the_worker_are_no_remote_topics",
         "tests/integration/test_secrets.py::test_an_admin_of_rest_cannot_have_a_secret_sent_to_another_address",
     ),
     "other user on the host": (
@@ -114,6 +119,7 @@ ATTACKERS = {
     ),
     "writer of the ledger": (
         "tests/unit/copy/test_ledger.py::test_a_chunk_that_another_client_has_written_is_not_decompressed_without_a_limit",
+        "tests/unit/mirror/test_acl_sync.py::test_a_note_cannot_make_an_acl_of_somebody_else_the_flow_s_own",
     ),
     "writer of the dead-letter or heartbeats topic": (
         "tests/unit/observer/test_clocks.py::test_a_corrected_clock_of_a_writer_does_not_hide_its_heartbeats",
@@ -124,13 +130,17 @@ ATTACKERS = {
     ),
     "network of the progress channel": (
         "tests/unit/copy/test_server.py::test_an_unauthenticated_client_gets_nothing",
+        "tests/unit/copy/test_server.py::test_a_hello_that_was_recorded_is_not_accepted_again",
         "tests/unit/copy/test_server.py::test_without_tls_a_client_gets_nothing_where_tls_is_required",
     ),
     "network of Spark's ports": (
+        "tests/integration/test_spark_standalone.py::test_secrets_of_the_clusters_reach_executors_by_the_channel_only",
         "tests/integration/test_spark_security.py::test_spark_listens_on_loopback_only_and_its_python_workers_on_no_port",
         "tests/integration/test_spark_security.py::test_clients_without_a_token_cannot_exhaust_the_memory_or_end_spark",
     ),
     "malicious source broker": (
+        "tests/integration/test_kafka_client.py::test_a_host_of_the_metadata_gets_nothing_before_it_has_proved_its_name",
+        "tests/integration/test_kafka_client.py::test_without_a_check_of_its_name_a_host_of_the_metadata_gets_what_the_mechanism_sends",
         "tests/fuzz/test_hostile_process.py::test_a_hostile_source_is_reported_and_harms_no_other_flow",
         "tests/fuzz/test_hostile_source.py::test_every_call_ends_with_a_result_or_a_typed_failure",
     ),
