@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
-import tempfile
+import sys
 from pathlib import Path
 
 import pytest
 
-from mm2.copy.driver.jvm import Jvm, LineLimit
-from mm2.copy.driver.settings import spark_props
+from mm2.copy.driver.jvm import LineLimit
 
 
 def test_lines_beyond_the_limit_are_counted_until_the_next_minute() -> None:
@@ -26,28 +24,27 @@ def test_a_minute_within_the_limit_says_nothing() -> None:
     assert written == [b"%d\n" % number for number in range(6)]
 
 
-def descriptors() -> set[tuple[str, str]]:
-    """Number and name of each open file and pipe. Sockets may be of threads that other tests have left."""
-    found = set()
-    for link in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):
-            found.add((link.name, str(link.readlink())))
-    return {(number, name) for number, name in found if name.startswith(("/", "pipe:"))}
+#: In a process of its own, because threads of other tests open and close files meanwhile.
+_PROGRAM = """
+import os, subprocess, sys, tempfile
+from mm2.copy.driver.jvm import Jvm
+from mm2.copy.driver.settings import spark_props
+
+def no_memory(*_, **__):
+    raise OSError(12, "Cannot allocate memory")
+
+tempfile.tempdir, subprocess.Popen = sys.argv[1], no_memory
+props, before = spark_props({"spark.master": sys.argv[2]}), len(os.listdir("/proc/self/fd"))
+try:
+    Jvm(props)
+except OSError as error:
+    print(error.errno, len(os.listdir("/proc/self/fd")) - before, os.listdir(sys.argv[1]))
+"""
 
 
 @pytest.mark.parametrize("master", ["local[2]", "local-cluster[1,1,1024]"])
-def test_a_jvm_that_cannot_be_started_leaves_nothing_behind(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, master: str
-) -> None:
+def test_a_jvm_that_cannot_be_started_leaves_nothing_behind(tmp_path: Path, master: str) -> None:
     """It is tried again every minute."""
-
-    def no_memory(*_: object, **__: object) -> None:
-        raise OSError(12, "Cannot allocate memory")
-
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(subprocess, "Popen", no_memory)
-    props, before = spark_props({"spark.master": master}), descriptors()
-    with pytest.raises(OSError, match="Cannot allocate memory"):
-        Jvm(props)
-    assert list(tmp_path.iterdir()) == []
-    assert descriptors() <= before, "other tests' garbage may have been closed meanwhile, nothing may have been opened"
+    program = [sys.executable, "-P", "-c", _PROGRAM, str(tmp_path), master]
+    done = subprocess.run(program, check=True, capture_output=True, text=True)
+    assert done.stdout == "12 0 []\n", done
