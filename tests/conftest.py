@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import os
 import re
 import secrets
 from collections.abc import Iterator
@@ -21,6 +22,9 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.register_profile("explore", hypothesis.settings.get_profile("repeatable"), derandomize=False)
 hypothesis.settings.load_profile("repeatable")
+
+# The user's own file has no influence, also on programs that tests start.
+os.environ["MM2_CONF"] = os.devnull
 
 # What is imported and collected stays until the end of the process: looking for garbage in it takes a fifth of the collection.
 gc.disable()

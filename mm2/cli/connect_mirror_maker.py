@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-import configargparse
 import structlog
 
 from mm2 import __version__
 from mm2.allocator import collect_less_often, use_one_arena
 from mm2.cli.logs import add_log_options, configure_logging
+from mm2.cli.option_sources import SourcedParser, origins_in
 from mm2.cli.served import Served
 from mm2.cli.signals import ask_at_hangup, exit_in, stop_at_signals
 from mm2.config.configdef import ConfigException
@@ -49,7 +49,7 @@ _LAST_RESORT_S: Final = 14.5
 _NEW_OBJECTS: Final = 100_000
 
 
-class _MirrorMakerParser(configargparse.ArgumentParser):  # type: ignore[misc]  # configargparse has no types
+class _MirrorMakerParser(SourcedParser):
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
         sys.stderr.write(f"{self.prog}: {message}\n")
@@ -57,18 +57,16 @@ class _MirrorMakerParser(configargparse.ArgumentParser):  # type: ignore[misc]  
 
 
 def parser() -> Any:
-    """The command line; each option can also be set by an environment variable."""
+    """The command line."""
     made = _MirrorMakerParser(
         prog="connect-mirror-maker",
         description="Replicates Kafka clusters: topics, configs, ACLs, consumer group offsets.",
-        epilog="Options can also be given as environment variables, see above.",
     )
     made.add_argument("config", metavar="mm2.properties", type=Path, help="MirrorMaker 2's properties file")
     made.add_argument(
         "--clusters",
         metavar="ALIAS",
         nargs="+",
-        env_var="MM2_CLUSTERS",
         help="run only the flows to these clusters (default: all); run it near the target",
     )
     add_log_options(made)
@@ -99,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UnreadableFile as error:
         return _refused(error, EXIT_USAGE, stopping)
     except (ConfigException, ConnectError, KafkaFailure) as error:
-        return _refused(error, EXIT_BAD_CONFIG, stopping)
+        return _refused(error, EXIT_BAD_CONFIG, stopping, origins_in(options, str(error)))
     except Exception:
         log.exception("Cannot set MirrorMaker up.")
         return EXIT_BAD_CONFIG
@@ -125,10 +123,10 @@ def _run(maker: MirrorMaker, stopping: threading.Event, file: ConfigFile, served
     return code
 
 
-def _refused(error: Exception, code: int, stopping: threading.Event) -> int:
+def _refused(error: Exception, code: int, stopping: threading.Event, hint: str = "") -> int:
     if stopping.is_set():
         return EXIT_STOPPED
-    log.error("%s", error)
+    log.error("%s%s", error, hint)
     log.debug("The error in full.", exc_info=error)
     return code
 

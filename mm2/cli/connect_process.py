@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn, Protocol, cast
 
-import configargparse
 import structlog
 
 from mm2 import __version__
 from mm2.allocator import collect_less_often, use_one_arena
 from mm2.cli.logs import add_log_options, configure_logging
+from mm2.cli.option_sources import SourcedParser
 from mm2.cli.signals import exit_in, stop_at_signals
 from mm2.config.configdef import ConfigException
 from mm2.config.java_options import ineffective_variables
@@ -127,7 +127,7 @@ class _NotStarted(Exception):
     """The program could not be started after it was set up."""
 
 
-class _WorkerParser(configargparse.ArgumentParser):  # type: ignore[misc]  # configargparse has no types
+class _WorkerParser(SourcedParser):
     def error(self, message: str) -> NoReturn:
         self.print_help(sys.stderr)
         sys.stderr.write(f"\n{self.prog}: {message}\n")
@@ -135,7 +135,7 @@ class _WorkerParser(configargparse.ArgumentParser):  # type: ignore[misc]  # con
 
 
 def parser(program: Program) -> Any:
-    """The command line; each option can also be set by an environment variable."""
+    """The command line."""
     made = _WorkerParser(prog=program.name, description=program.description, add_help=False)
     made.add_argument("config", metavar="worker.properties", type=Path, help="settings of the worker")
     if program.files_help is not None:

@@ -12,7 +12,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import configargparse
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
@@ -20,6 +19,7 @@ from rich.text import Text
 
 from mm2.cli.flow import CommandError
 from mm2.cli.local_access import chosen, login_link
+from mm2.cli.option_sources import SourcedParser
 from mm2.cli.terminal import with_controls
 from mm2.cli.verbs import examples, seconds
 from mm2.connect.api import ConnectError
@@ -147,7 +147,7 @@ _DESCRIPTION: Final = "Replicates a live stream between two brokers on this mach
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo; the exit code is 0 all equal, 1 not equal or failed, 130 interrupted."""
-    parser = configargparse.ArgumentParser(prog="bin/demo", description=_DESCRIPTION, auto_env_var_prefix="MM2_DEMO_")
+    parser = SourcedParser(prog="bin/demo", description=_DESCRIPTION)
     _add_options(parser)
     return run(parser.parse_args(arguments))
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from mm2.cli.option_sources import variable_of
 from mm2.cli.output import add_output
 from mm2.config.configdef import ConfigException
 from mm2.config.java_regex import JavaPattern
@@ -28,8 +29,8 @@ EXIT_WELL: Final = 0
 EXIT_NOT_WELL: Final = 1
 EXIT_ERROR: Final = 2
 EXIT_INTERRUPTED: Final = 130
-#: The environment variable with the default of the file argument.
-FILE_VARIABLE: Final = "MM2_FILE"
+#: The environment variable with the default of the file argument; `mm2.cli.option_sources` reads it.
+FILE_VARIABLE: Final = variable_of("file")
 
 _PREFLIGHT_S: Final = 5.0
 _READ_S: Final = 60.0

@@ -96,15 +96,14 @@ class _VisibleJson:
 
 
 def add_log_options(parser: Any) -> None:
-    """``--log-format`` and ``--log-level`` for a command line of configargparse."""
+    """``--log-format`` and ``--log-level`` for a SourcedParser."""
     parser.add_argument(
         "--log-format",
         choices=FORMATS,
         default="auto",
-        env_var="MM2_LOG_FORMAT",
         help="auto: console on a terminal, else json (default: auto)",
     )
-    parser.add_argument("--log-level", choices=LEVELS, default="info", env_var="MM2_LOG_LEVEL", help="(default: info)")
+    parser.add_argument("--log-level", choices=LEVELS, default="info", help="(default: info)")
 
 
 def configure_logging(log_format: str = "auto", level: str = "info", *, stream: TextIO | None = None) -> None:

@@ -43,6 +43,7 @@ from mm2.cli import (
 from mm2.cli.colours import colour_states
 from mm2.cli.flow import EXIT_ERROR, EXIT_INTERRUPTED, CommandError
 from mm2.cli.logs import configure_logging
+from mm2.cli.option_sources import origins_in
 from mm2.cli.terminal import terminal_output, with_controls
 from mm2.cli.verbs import VerbParser
 from mm2.config.configdef import ConfigException
@@ -56,7 +57,8 @@ def parser() -> Any:
     made = VerbParser(
         prog="mm2",
         description="Shows and controls replication flows. Exit codes, unless a verb documents others: 0 healthy, 1 not "
-        "healthy, 2 the command failed. The environment variable MM2_FILE has the default of the properties file.",
+        "healthy, 2 the command failed. The environment variable MM2_FILE, or `file` in ~/.config/mm2.conf, has "
+        "the default of the properties file.",
     )
     made.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     verbs = made.add_subparsers(metavar="VERB", required=True)
@@ -106,7 +108,7 @@ def _run(options: Any) -> int:
         code = int(options.run(options))
         sys.stdout.flush()
     except (CommandError, ConfigException, ConnectError, KafkaFailure) as error:
-        sys.stderr.write(f"mm2: {hide_known(str(error))}{_file_of(options, str(error))}\n")
+        sys.stderr.write(f"mm2: {hide_known(str(error))}{origins_in(options, str(error))}\n")
         return EXIT_ERROR
     except BrokenPipeError:
         # The reader of the pipe has closed it, as head does. The rest of the buffer cannot be flushed at exit either.
@@ -124,12 +126,6 @@ def _run(options: Any) -> int:
 def _code_in_doubt(options: Any) -> int:
     """The exit code if it is not known how far a verb has come. With some verbs, code 2 promises that nothing was changed."""
     return int(getattr(options, "code_in_doubt", EXIT_ERROR))
-
-
-def _file_of(options: Any, message: str) -> str:
-    """Where the file's name in a message comes from, if it was not on the command line."""
-    variable = getattr(options, "file_variable", None)
-    return f" ({options.config} is the value of {variable}.)" if variable and str(options.config) in message else ""
 
 
 if __name__ == "__main__":

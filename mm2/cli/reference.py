@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from mm2.cli.mm2 import parser
+from mm2.cli.option_sources import key_of, variable_of
 from mm2.cli.verbs import examples_of
 
 _HEAD: Final = """# Commands of mm2
@@ -18,6 +19,12 @@ command is `bin/mm2`.
 
 The environment variable `MM2_FILE` has the default of the properties file: `export MM2_FILE=/etc/mm2.properties`, then `mm2 status 'A->B'`.
 While it is set, the first argument of a verb is the file only if its name ends with `.properties` or a file of that name exists.
+
+An option comes from the command line, else from its environment variable, else from the user's file, else it has its default. An empty
+variable is not set. The user's file is that of `MM2_CONF`, else `$XDG_CONFIG_HOME/mm2.conf` or `~/.config/mm2.conf`. It has a line `key = value`
+for each option, `file = /etc/mm2.properties` for the properties file; an unknown key is an error. Options without a variable below confirm
+something, or select what a command acts on, does or writes; they are taken from the command line only. Passwords and tokens are never in the
+file: `MM2_REST_PASSWORD`, `MM2_REST_TOKEN` and `MM2_REST_KEY_PASSWORD` are variables only.
 
 On a terminal, states are coloured unless `NO_COLOR` is set.
 
@@ -78,7 +85,7 @@ def _subcommands(verb: Any) -> bool:
 
 
 def _entry(action: Any) -> str:
-    return f"- {_named(action)}: {_escaped(_help(action))}\n"
+    return f"- {_named(action)}: {_escaped(_help(action))}{_sources(action)}\n"
 
 
 def _is_option(action: Any) -> bool:
@@ -109,6 +116,11 @@ def _value(action: Any) -> str:
 
 def _help(action: Any) -> str:
     return (action.help or "") % {"default": action.default, "prog": "mm2"} if action.help else ""
+
+
+def _sources(action: Any) -> str:
+    key = key_of(action)
+    return "" if key is None else f" (`{variable_of(key)}`, in the user's file `{key}`)"
 
 
 def _escaped(text: str) -> str:

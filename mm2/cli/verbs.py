@@ -5,21 +5,20 @@ from __future__ import annotations
 import argparse
 import difflib
 import math
-import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-import configargparse
-
-from mm2.cli.flow import EXIT_ERROR, FILE_VARIABLE
+from mm2.cli.flow import EXIT_ERROR
+from mm2.cli.option_sources import OptionHelp, Origin, SourcedParser
 
 _EXAMPLES: Final = "examples:"
 _SUFFIX: Final = ".properties"
 
 
-class _Help(argparse.HelpFormatter):
+class _Help(OptionHelp):
     """Wraps prose and leaves examples unchanged."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
@@ -45,33 +44,40 @@ class _Word(str):
     __slots__ = ()
 
 
-class VerbParser(configargparse.ArgumentParser):  # type: ignore[misc]  # configargparse has no types
+class VerbParser(SourcedParser):
     """A wrong command line prints the usage and one sentence, with exit code 2."""
 
-    #: Whether the first argument is a properties file, whose default is in `FILE_VARIABLE`.
+    #: Whether the first argument is a properties file, which may have a default.
     takes_file = False
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **{"formatter_class": _Help, **options})
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None, **more: Any) -> Any:
-        """As argparse. Options may be between the arguments, and the file may be omitted if `FILE_VARIABLE` has one."""
+        """As argparse. Options may be between the arguments, and the file may be omitted if it has a default."""
         given = sys.argv[1:] if args is None else list(args)
-        variable = None
+        file = None
         if self.takes_file and not {"-h", "--help", "--"} & set(given):
             arguments, options = self._separated(given)
-            default = os.environ.get(FILE_VARIABLE, "")
-            if default and self._omits_file(arguments):
-                variable = FILE_VARIABLE
-                if not Path(default).is_file():
-                    self.error(f"the environment variable {variable} is {default!r}, and there is no such file")
-                arguments = [default, *arguments]
+            if self._omits_file(arguments) and (file := self._default_file()):
+                if not Path(file.value).is_file():
+                    kind = "the environment variable " if file.file is None else ""
+                    self.error(f"{kind}{file.place} is {file.value!r}, and there is no such file")
+                arguments = [file.value, *arguments]
             # Before the options: argparse fills an optional argument with nothing if an option precedes it.
             given = [*arguments, *options]
         found, rest = super().parse_known_args(given, namespace, **more)
-        if self.takes_file:
-            found.file_variable = variable
+        if file:
+            found.origins.append(replace(file, value=str(found.config)))
         return found, rest
+
+    def _default_file(self) -> Origin | None:
+        """The default of the file. It is read as an option of its own: configargparse has no variables for arguments."""
+        parser = SourcedParser(prog=self.prog, add_help=False)
+        parser.error = self.error
+        parser.add_argument("--file")
+        found, _ = parser.parse_known_args([])
+        return next(iter(found.origins), None)
 
     def _separated(self, given: Sequence[str]) -> tuple[list[str], list[str]]:
         """The arguments, and the options with their values."""
