@@ -18,6 +18,7 @@ from mm2.config.mirror_keys import SOURCE_CONNECTOR
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.config.properties import load_properties
 from mm2.connect.rest.local_processes import Process, UntrustedFolder, processes, token_of
+from mm2.connect.rest.settings import is_loopback
 from mm2.connect.tls import LISTENERS_PREFIX, client_context
 from mm2.mirror.flow_paths import encoded, flow_path
 
@@ -78,12 +79,24 @@ class RestLogin:
         token = os.environ.get(TOKEN_VARIABLE)
         return cls(None if token is None else f"Bearer {token}", _local(options))
 
+    def published(self, url: str) -> str:
+        """``url`` with the published address of the process that it names, if the token of that process is to be sent.
+
+        The name localhost may resolve to an address at which another user of the machine listens on the same port.
+        """
+        if self.authorization is not None:
+            return url
+        found = next((process for process in self.local if _is_name_of(url, process.url)), None)
+        if found is None:
+            return url
+        return urllib.parse.urlsplit(url)._replace(netloc=urllib.parse.urlsplit(found.url).netloc).geturl()
+
     def headers(self, url: str) -> dict[str, str]:
         """The headers of a request. A token of a process is sent to the address that this process has published only."""
         if self.authorization is not None:
             return {"Authorization": self.authorization}
         for process in self.local:
-            token = token_of(process) if _same_server(url, process.url) else None
+            token = token_of(process) if _server(url) == _server(process.url) else None
             if token is not None:
                 return {"Authorization": f"Bearer {token}"}
         return {}
@@ -98,10 +111,16 @@ def _local(options: Any) -> Sequence[Process]:
         return ()
 
 
-def _same_server(url: str, published: str) -> bool:
-    one, other = urllib.parse.urlsplit(url), urllib.parse.urlsplit(published)
-    names = {"127.0.0.1" if part.hostname == "localhost" else part.hostname for part in (one, other)}
-    return len(names) == 1 and (one.scheme, one.port) == (other.scheme, other.port)
+def _server(url: str) -> tuple[str, str, int | None]:
+    parts = urllib.parse.urlsplit(url)
+    return parts.scheme, parts.hostname or "", parts.port
+
+
+def _is_name_of(url: str, published: str) -> bool:
+    """Whether a URL with the name localhost is that of a process with a loopback address, or the other way round."""
+    (scheme, host, port), (own_scheme, own_host, own_port) = _server(url), _server(published)
+    is_same_port = (scheme, port) == (own_scheme, own_port)
+    return is_same_port and "localhost" in {host, own_host} and is_loopback(host) and is_loopback(own_host)
 
 
 def tls_of(process: Process) -> ssl.SSLContext | bool:
@@ -127,7 +146,7 @@ class FlowRest:
         login = RestLogin.of(options)
         props = _own_tls(options) or config.rest_props()
         if options.url is not None:
-            return cls(pair, [_checked(options.url)], props, login)
+            return cls(pair, [login.published(_checked(options.url))], props, login)
         found = cls(pair, [process.url for process in login.local if str(pair) in process.flows], props, login)
         wanted = _addresses(config.connector_config(pair, SOURCE_CONNECTOR))
         # Another file may use the same aliases for other clusters.
