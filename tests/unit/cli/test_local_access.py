@@ -151,3 +151,12 @@ def test_the_process_is_selected_by_its_file(start: Start, capsys: Capsys, tmp_p
     code, _, err = asked(capsys, "token", tmp_path / "other.properties")
     assert (code, "No process of yours on this machine runs with" in err, str(file) in err) == (2, True, True)
     assert "mm2/processes: run the command as the user of the process, with the same HOME" in err
+
+
+def test_the_answer_of_a_process_has_a_limit(start: Start, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any server may answer at the URL that is given."""
+    file, rest = start()
+    monkeypatch.setattr("mm2.cli.rest._MOST_BYTES", 2)
+    for command in (("restart", file, "A->B", "--url", rest.binding.local_url), ("ui", file)):
+        code, out, err = asked(capsys, *command)
+        assert (code, out, "the response has more than 2 bytes" in err) == (2, "", True)
