@@ -233,7 +233,8 @@ def _ask_endpoint(url: str, sasl: Sasl, deadline: float) -> str:
         connect=min(left_s, (sasl.login_connect_timeout_ms or 1000 * _CONNECT_TIMEOUT_S) / 1000),
     )
     try:
-        with httpx.Client(timeout=timeout, verify=_trust(url, sasl), follow_redirects=False) as client:
+        # No proxy of the environment, as in Java: over http it would see the client's secret.
+        with httpx.Client(timeout=timeout, verify=_trust(url, sasl), follow_redirects=False, trust_env=False) as client:
             response = exchange(
                 client,
                 "POST",

@@ -122,6 +122,17 @@ def test_client_credentials_are_exchanged_for_a_token_that_is_kept(endpoint: End
     assert endpoint.requests == [(basic, "grant_type=client_credentials&scope=kafka")]
 
 
+def test_a_proxy_of_the_environment_is_not_used(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in Java. Over http it would see the client's secret."""
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("http_proxy", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    endpoint.answers = [(200, json.dumps({"access_token": token_for(3600)}))]
+    TokenSource(sasl_for(endpoint)).token(timeout_s=60)
+    assert len(endpoint.requests) == 1
+
+
 def test_a_redirect_to_another_url_is_not_followed(endpoint: Endpoint) -> None:
     """The other URL is not among those that the operator has allowed."""
     with socket.create_server(("127.0.0.1", 0)) as other:
