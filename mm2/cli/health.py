@@ -20,6 +20,7 @@ from mm2 import __version__
 
 EXIT_WELL: Final = 0
 EXIT_NOT_WELL: Final = 1
+_MOST_BYTES: Final = 1024 * 1024
 _URL: Final = "http://127.0.0.1:8083/health"
 #: The status of /health if a flow's worker had started and no longer responds. All other error codes come from a live
 #: process: 503 while a target is unreachable, 401 without valid credentials.
@@ -54,10 +55,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(options.url, timeout=options.timeout) as answer:
-            return _say(EXIT_WELL, _body(answer.read()))
+            return _say(EXIT_WELL, _body(answer.read(_MOST_BYTES)))
     except urllib.error.HTTPError as error:
         well = options.alive and error.code != _HANGS
-        return _say(EXIT_WELL if well else EXIT_NOT_WELL, _body(error.read()) or {"message": f"HTTP {error.code}."})
+        return _say(
+            EXIT_WELL if well else EXIT_NOT_WELL, _body(error.read(_MOST_BYTES)) or {"message": f"HTTP {error.code}."}
+        )
     except (OSError, ValueError, http.client.HTTPException) as error:
         return _say(EXIT_NOT_WELL, {"message": f"No response from {options.url}: {getattr(error, 'reason', error)}."})
 

@@ -13,11 +13,11 @@ from typing import Any, Final
 import httpx
 
 from mm2.cli.flow import EXIT_WELL, FILE_VARIABLE, CommandError
-from mm2.cli.rest import tls_of
+from mm2.cli.rest import ask, tls_of
 from mm2.cli.verbs import examples
 from mm2.connect.rest.local_processes import Process, folder_path, processes, token_of
+from mm2.kafka.bounded_http import one_line
 
-_TIMEOUT_S: Final = 30.0
 #: A browser has read the file that leads it to the link after this time.
 _OPENING_S: Final = 5.0
 
@@ -95,16 +95,15 @@ def login_link(process: Process) -> str:
     url = f"{process.url.rstrip('/')}/ui/code"
     headers = {"Authorization": f"Bearer {token_for(process)}"}
     try:
-        with httpx.Client(verify=tls_of(process), timeout=_TIMEOUT_S, trust_env=False) as client:
-            answer = client.post(url, headers=headers)
+        answer = ask("POST", url, headers, tls_of(process))
     except httpx.HTTPError as error:
         raise CommandError(f"No response from {url}: {str(error).rstrip('.') or type(error).__name__}.") from error
-    if answer.status_code == httpx.codes.NOT_FOUND:
+    if answer.status == httpx.codes.NOT_FOUND:
         raise CommandError(f"{process.url} has no dashboard: it belongs to a Connect worker.")
-    try:
-        return f"{process.url.rstrip('/')}{answer.raise_for_status().json()['path']}"
-    except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
-        raise CommandError(f"{url} answers {answer.status_code}: {answer.text[:200]}") from error
+    document = answer.document()
+    if not (answer.is_success and isinstance(document, dict) and isinstance(document.get("path"), str)):
+        raise CommandError(f"{url} answers {answer.status}: {one_line(answer.content.decode('utf-8', 'replace'))}")
+    return f"{process.url.rstrip('/')}{document['path']}"
 
 
 def _ui(options: Any) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import ssl
+import time
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,13 +19,18 @@ from mm2.config.mirror_keys import SOURCE_CONNECTOR
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.config.properties import load_properties
 from mm2.connect.rest.local_processes import Process, UntrustedFolder, processes, token_of
+from mm2.connect.rest.settings import is_loopback
 from mm2.connect.tls import LISTENERS_PREFIX, client_context
+from mm2.kafka.bounded_http import Answer, exchange
 from mm2.mirror.flow_paths import encoded, flow_path
 
 PASSWORD_VARIABLE: Final = "MM2_REST_PASSWORD"  # noqa: S105 - its name, not a password
 TOKEN_VARIABLE: Final = "MM2_REST_TOKEN"  # noqa: S105 - its name, not a token
 KEY_PASSWORD_VARIABLE: Final = "MM2_REST_KEY_PASSWORD"  # noqa: S105 - its name, not a password
+#: Of a single read, and of a whole request.
 _TIMEOUT_S: Final = 30.0
+_LONGEST_S: Final = 60.0
+_MOST_BYTES: Final = 16 * 1024 * 1024
 Addresses: TypeAlias = tuple[frozenset[str], frozenset[str]]
 #: Another process of the flow may succeed: this one is not the leader, or is stopping.
 _ASK_ANOTHER: Final = frozenset({409, 500, 502, 503})
@@ -78,12 +84,24 @@ class RestLogin:
         token = os.environ.get(TOKEN_VARIABLE)
         return cls(None if token is None else f"Bearer {token}", _local(options))
 
+    def published(self, url: str) -> str:
+        """``url`` with the published address of the process that it names, if the token of that process is to be sent.
+
+        The name localhost may resolve to an address at which another user of the machine listens on the same port.
+        """
+        if self.authorization is not None:
+            return url
+        found = next((process for process in self.local if _is_name_of(url, process.url)), None)
+        if found is None:
+            return url
+        return urllib.parse.urlsplit(url)._replace(netloc=urllib.parse.urlsplit(found.url).netloc).geturl()
+
     def headers(self, url: str) -> dict[str, str]:
         """The headers of a request. A token of a process is sent to the address that this process has published only."""
         if self.authorization is not None:
             return {"Authorization": self.authorization}
         for process in self.local:
-            token = token_of(process) if _same_server(url, process.url) else None
+            token = token_of(process) if _server(url) == _server(process.url) else None
             if token is not None:
                 return {"Authorization": f"Bearer {token}"}
         return {}
@@ -98,10 +116,16 @@ def _local(options: Any) -> Sequence[Process]:
         return ()
 
 
-def _same_server(url: str, published: str) -> bool:
-    one, other = urllib.parse.urlsplit(url), urllib.parse.urlsplit(published)
-    names = {"127.0.0.1" if part.hostname == "localhost" else part.hostname for part in (one, other)}
-    return len(names) == 1 and (one.scheme, one.port) == (other.scheme, other.port)
+def _server(url: str) -> tuple[str, str, int | None]:
+    parts = urllib.parse.urlsplit(url)
+    return parts.scheme, parts.hostname or "", parts.port
+
+
+def _is_name_of(url: str, published: str) -> bool:
+    """Whether a URL with the name localhost is that of a process with a loopback address, or the other way round."""
+    (scheme, host, port), (own_scheme, own_host, own_port) = _server(url), _server(published)
+    is_same_port = (scheme, port) == (own_scheme, own_port)
+    return is_same_port and "localhost" in {host, own_host} and is_loopback(host) and is_loopback(own_host)
 
 
 def tls_of(process: Process) -> ssl.SSLContext | bool:
@@ -127,7 +151,7 @@ class FlowRest:
         login = RestLogin.of(options)
         props = _own_tls(options) or config.rest_props()
         if options.url is not None:
-            return cls(pair, [_checked(options.url)], props, login)
+            return cls(pair, [login.published(_checked(options.url))], props, login)
         found = cls(pair, [process.url for process in login.local if str(pair) in process.flows], props, login)
         wanted = _addresses(config.connector_config(pair, SOURCE_CONNECTOR))
         # Another file may use the same aliases for other clusters.
@@ -155,7 +179,7 @@ class FlowRest:
         """The addresses of the clusters between which that process runs the flow; None if it does not return them."""
         try:
             answer = self._send("GET", f"{url.rstrip('/')}{flow_path(self.pair)}/connectors?expand=info")
-            return next((_addresses(one["info"]["config"]) for one in answer.json().values()), None)
+            return next((_addresses(one["info"]["config"]) for one in answer.document().values()), None)
         except (httpx.HTTPError, httpx.InvalidURL, ValueError, AttributeError, KeyError, TypeError):
             return None
 
@@ -168,19 +192,25 @@ class FlowRest:
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 refusals.append(_unreached(url, error))
                 continue
-            if response.is_success:
-                return response.json() if response.content else None
-            refusals.append(f"{url} answers {response.status_code}: {_error_of(response)}")
-            if response.status_code not in _ASK_ANOTHER:
+            document = response.document()
+            if response.is_success and (document is not None or not response.content):
+                return document
+            refusals.append(f"{url} answers {response.status}: {_error_of(response)}")
+            if response.status not in _ASK_ANOTHER:
                 break
         raise CommandError(" ".join(refusals))
 
-    def _send(self, method: str, place: str) -> httpx.Response:
+    def _send(self, method: str, place: str) -> Answer:
         verify = client_context(self.props) if place.startswith("https:") else False
-        # No proxy of the environment: these are for external addresses.
-        headers = {"Accept": "application/json", **self.login.headers(place)}
-        with httpx.Client(verify=verify, timeout=_TIMEOUT_S, trust_env=False) as client:
-            return client.request(method, place, headers=headers)
+        return ask(method, place, self.login.headers(place), verify)
+
+
+def ask(method: str, url: str, headers: Mapping[str, str], verify: ssl.SSLContext | bool) -> Answer:
+    """Send a request to a process. Raises httpx.HTTPError, httpx.InvalidURL."""
+    deadline_s = time.monotonic() + _LONGEST_S
+    # No proxy of the environment: these are for external addresses.
+    with httpx.Client(verify=verify, timeout=_TIMEOUT_S, trust_env=False) as client:
+        return exchange(client, method, url, max_bytes=_MOST_BYTES, deadline_s=deadline_s, headers=headers)
 
 
 def _addresses(props: Mapping[str, str]) -> Addresses:
@@ -214,17 +244,13 @@ def _unreached(url: str, error: BaseException) -> str:
     return f"The TLS handshake with {url} failed: {why.rstrip('.')}; check --cacert and --cert."
 
 
-def _error_of(response: httpx.Response) -> str:
-    if response.status_code == 401:
+def _error_of(response: Answer) -> str:
+    if response.status == 401:
         return f"it requires authentication; set --user, and the password in {PASSWORD_VARIABLE}, or a token in {TOKEN_VARIABLE}."
     try:
-        message = str(response.json()["message"])
-    except (ValueError, KeyError, TypeError):
-        return (
-            "this is not a MirrorMaker process that runs the flow."
-            if response.status_code == 404
-            else response.reason_phrase
-        )
+        message = str(response.document()["message"])
+    except (KeyError, TypeError):
+        return "this is not a MirrorMaker process that runs the flow." if response.status == 404 else response.reason
     return message
 
 

@@ -23,6 +23,7 @@ from mm2.config.configdef import ConfigException
 from mm2.config.regular_file import UnusableFile, read_text_file
 from mm2.kafka.assertion import AssertionFailure, assertion_text
 from mm2.kafka.backoff import Backoff
+from mm2.kafka.bounded_http import AnswerTooLarge, exchange, one_line
 from mm2.kafka.sasl_settings import Sasl, missing_extra, shown_url
 from mm2.kafka.settings import read_tls
 from mm2.kafka.tls import build_ssl_context
@@ -39,7 +40,7 @@ _AGAIN_S: Final = 10.0
 _JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _CLIENT_ASSERTION: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 _UNSECURED: Final = "unsecuredLogin"
-#: Of a token file.
+#: Of a token file, and of the answer of a token endpoint.
 _MOST_BYTES: Final = 1024 * 1024
 _FINAL_STATUSES: Final = frozenset(
     {400, 401, 402, 403, 404, 405, 406, 407, 409, 410, 411, 412, 413, 414, 415, 416, 417, 418}
@@ -232,19 +233,28 @@ def _ask_endpoint(url: str, sasl: Sasl, deadline: float) -> str:
         connect=min(left_s, (sasl.login_connect_timeout_ms or 1000 * _CONNECT_TIMEOUT_S) / 1000),
     )
     try:
-        response = httpx.post(
-            url, data=form, headers=headers, timeout=timeout, verify=_trust(url, sasl), follow_redirects=False
-        )
+        # No proxy of the environment, as in Java: over http it would see the client's secret.
+        with httpx.Client(timeout=timeout, verify=_trust(url, sasl), follow_redirects=False, trust_env=False) as client:
+            response = exchange(
+                client,
+                "POST",
+                url,
+                max_bytes=_MOST_BYTES,
+                deadline_s=time.monotonic() + left_s,
+                headers=headers,
+                data=form,
+            )
+    except AnswerTooLarge as error:
+        raise TokenError(f"the {place} answered with more than {_MOST_BYTES} bytes") from error
     except httpx.HTTPError as error:
         raise _PassingError(f"the {place} gave no answer: {error or type(error).__name__}") from error
-    if response.status_code in _FINAL_STATUSES:
-        raise TokenError(f"the {place} refused with HTTP {response.status_code}{_reason(response)}")
+    answer = response.document()
+    if response.status in _FINAL_STATUSES:
+        raise TokenError(f"the {place} refused with HTTP {response.status}{_reason(answer)}")
     if not response.is_success:
-        raise _PassingError(f"the {place} failed with HTTP {response.status_code}")
-    try:
-        answer: Any = response.json()
-    except ValueError as error:
-        raise TokenError(f"the {place} did not answer with JSON") from error
+        raise _PassingError(f"the {place} failed with HTTP {response.status}")
+    if answer is None:
+        raise TokenError(f"the {place} did not answer with JSON")
     token = (answer.get("access_token") or answer.get("id_token")) if isinstance(answer, Mapping) else None
     if not isinstance(token, str) or not token:
         raise TokenError(f"the answer of the {place} has no access_token")
@@ -289,14 +299,10 @@ def _basic(sasl: Sasl) -> str:
     return "Basic " + base64.b64encode(f"{client_id}:{secret}".encode()).decode("ascii")
 
 
-def _reason(response: httpx.Response) -> str:
+def _reason(answer: Any) -> str:
     """The `error` of an OAuth error response (RFC 6749 §5.2), which contains no secret."""
-    try:
-        answer: Any = response.json()
-    except ValueError:
-        return ""
     error = answer.get("error") if isinstance(answer, Mapping) else None
-    return f", {error}" if isinstance(error, str) else ""
+    return f", {one_line(error)}" if isinstance(error, str) else ""
 
 
 def _expiry(token: str) -> float | None:

@@ -384,6 +384,7 @@ class MirrorMaker:
             lambda: self._plugins.limits.admitted if self._plugins.limits is not None else frozenset(),
             lambda: configurer.wanted,
             node.herder.worker.restricted_providers,
+            lambda: list(self._config.originals.values()),  # of the current file
         )
         return Flow(pair, node, configurer, cast(Herder, RestrictedHerder(node.herder, rules)))
 

@@ -21,12 +21,11 @@ from mm2.connect.herder.answers import ConnectorInfo, Created, TaskInfo
 from mm2.connect.herder.interface import REQUEST_TIMEOUT_S, Herder
 from mm2.connect.herder.request_queue import StagedFuture, Steps
 from mm2.connect.stores.config_state import Props, TargetState
-from mm2.mirror.rest_rules import is_connection
+from mm2.mirror.rest_rules import is_connection, share_a_cluster
 
 T = TypeVar("T")
 S = TypeVar("S")
 
-_SIDES: Final = frozenset({"source", "target"})
 _REFERENCES: Final = re.compile(r"(?:\$\{[^{}]*\}[\s,]*)+")
 #: Keys that the runtime adds or reads and no ConfigDef declares.
 _OWN: Final = re.compile(r"task\..*|topic\.creation\..*|(?:transforms|predicates)\.[^.]*\.(?:type|predicate|negate)")
@@ -122,7 +121,7 @@ class RedactedHerder:
             and (key not in given or given[key] == shown[key])
         )
         for key in moved:
-            if affected := [secret for secret in kept if _share_a_cluster(key, secret)]:
+            if affected := [secret for secret in kept if share_a_cluster(key, secret)]:
                 raise BadRequest(
                     f"{key} decides where secrets are sent, so a change of it needs them again, as values and not as "
                     f"{Password.HIDDEN} or a reference: {', '.join(affected)}."
@@ -148,12 +147,6 @@ def _text(key: str, value: str, declared: frozenset[str]) -> str:
     if key in declared or is_showable(key) or _OWN.fullmatch(key):
         return without_login(value)
     return Password.HIDDEN
-
-
-def _share_a_cluster(key: str, other: str) -> bool:
-    """Whether two keys may concern the same cluster of a connector."""
-    sides = {name.partition(".")[0] for name in (key, other)} & _SIDES
-    return len(sides) < len(_SIDES)
 
 
 def _then(step: StagedFuture[S], shape: Callable[[S], T]) -> StagedFuture[T]:

@@ -265,7 +265,7 @@ def test_rest_may_name_only_classes_and_providers_that_the_file_allows(
 ) -> None:
     create(kafka_a, unique)
     provider = "org.apache.kafka.common.config.provider"
-    (folder / "secrets").write_text("user=none\n")
+    (folder / "secrets").write_text("user=none\nown=none\n")
     settings = props(kafka_a, kafka_b, "near", "far", unique) | {
         "far.plugin.path": "libs/connect-file-4.3.0.jar",
         "plugin.allowed.classes": "FileStreamSink",
@@ -321,8 +321,16 @@ def test_rest_may_name_only_classes_and_providers_that_the_file_allows(
                 answer = ask(method, url, json=config | change)
                 assert answer.status_code == 400, answer.text
                 assert "config.providers.all.param.allowed.paths" in answer.text
+        # A value that the file uses is used where the file uses it only, whichever provider reads it.
+        secret = f"${{some:{folder}/secrets:user}}"
+        own = {"connector.class": "MirrorHeartbeat", "groups.exclude": secret}
+        for name, body in (("MirrorSourceConnector", config | {"my.key": secret}), ("y", own)):
+            answer = ask("PUT", f"{flow}/connectors/{name}/config", json=body)
+            assert (answer.status_code, "a value that the properties file uses" in answer.text) == (400, True), (
+                answer.text
+            )
         # What the file contains can be written back, a restricted provider can be used, an allowed class runs.
-        changed = config | {"my.key": f"${{some:{folder}/secrets:user}}"}
+        changed = config | {"my.key": f"${{some:{folder}/secrets:own}}"}
         assert changed["groups.exclude"].startswith("${all:")
         wait_until(lambda: ask("PUT", f"{source}/config", json=changed).status_code == 200, 60, detail=process.tail)
         sink = {"connector.class": "FileStreamSink", "topics": f"near.{unique}", "file": str(folder / "sink")}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from mm2.connect.errors import NotFound
+from mm2.connect.errors import NotFound, RequestError
 from mm2.connect.group.membership import GroupMember
 from mm2.connect.herder.answers import ConnectorStateInfo
 from mm2.connect.herder.config_view import ConfigView
@@ -158,7 +158,7 @@ class ConfigTopicListener:
         """See ConfigListener."""
         try:
             self._loggers.set_level(namespace, level)
-        except NotFound as error:
+        except RequestError as error:
             log.warning("logger level not changed", namespace=namespace, reason=str(error))
 
 

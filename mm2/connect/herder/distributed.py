@@ -23,7 +23,7 @@ import structlog
 
 from mm2.config.configdef import AbstractConfig
 from mm2.connect.api import ConnectError
-from mm2.connect.errors import NotAssigned, NotFound, NotLeader, RebalanceNeeded
+from mm2.connect.errors import NotAssigned, NotFound, NotLeader, RebalanceNeeded, RequestError
 from mm2.connect.group.assignor import CooperativeAssignor
 from mm2.connect.group.membership import GroupMember, WorkerRebalanceListener
 from mm2.connect.group.protocol import URL_NOT_USED, WorkerAssignment
@@ -34,7 +34,6 @@ from mm2.connect.herder.config_view import ConfigView
 from mm2.connect.herder.connector_offsets import ConnectorOffsetsAccess, require_stopped
 from mm2.connect.herder.fencing import LeaderFencing, LeaderPrivileges, TaskOwnership
 from mm2.connect.herder.internal_requests import InternalRequests, SessionKeys
-from mm2.connect.herder.loggers import require_level
 from mm2.connect.herder.rebalances import AssignedWork, Rebalances
 from mm2.connect.herder.request_queue import StagedFuture, StageTracker, Steps, failed, run_apart
 from mm2.connect.herder.tick import HerderTick
@@ -390,8 +389,8 @@ class DistributedHerder(AbstractHerder):
 
     def set_cluster_logger_level(self, namespace: str, level: str) -> StagedFuture[None]:
         try:
-            require_level(level)
-        except NotFound as error:
+            self._loggers.check(namespace, level)
+        except RequestError as error:
             return failed(error, lambda: self._stages.current)
         return run_apart(
             lambda _stages: self._config_store.put_logger_level(namespace, level.upper()),

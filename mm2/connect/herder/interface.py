@@ -274,7 +274,7 @@ class Herder(ABC):
 
     @abstractmethod
     def set_worker_logger_level(self, namespace: str, level: str) -> list[str]:
-        """Set the level on this worker; returns the changed loggers, sorted. Raises NotFound for an unknown level."""
+        """Set the level on this worker; returns the changed loggers, sorted. Raises NotFound, BadRequest (`Loggers.check`)."""
 
     @abstractmethod
     def set_cluster_logger_level(self, namespace: str, level: str) -> StagedFuture[None]:

@@ -21,6 +21,7 @@ from mm2.connect.request_signing import RequestSignature, SessionKey
 from mm2.connect.stores.config_state import Props
 from mm2.connect.stores.status_store import now_ms
 from mm2.connect.tls import client_context
+from mm2.kafka.bounded_http import exchange
 
 
 class SessionKeys:
@@ -165,49 +166,32 @@ class InternalRequests:
         url = f"{leader_url.rstrip('/')}/{'/'.join(parts)}"
         headers = {
             "Accept": "application/json",
-            "Accept-Encoding": "identity",
             "Content-Type": "application/json",
             "User-Agent": "kafka-connect",
             **({} if key is None else request_signing.signature_headers(key, body, self._algorithm)),
         }
-        deadline_s = time.monotonic() + _TIMEOUT_S
         try:
-            with httpx.stream(
-                method,
-                url,
-                content=body,
-                headers=headers,
-                timeout=_TIMEOUT_S,
-                verify=self._trust(url),
-                follow_redirects=False,
-                trust_env=False,
-            ) as response:
-                content = _content(response, deadline_s)
+            with httpx.Client(
+                timeout=_TIMEOUT_S, verify=self._trust(url), follow_redirects=False, trust_env=False
+            ) as client:
+                answer = exchange(
+                    client,
+                    method,
+                    url,
+                    max_bytes=_MOST_BYTES,
+                    deadline_s=time.monotonic() + _TIMEOUT_S,
+                    headers=headers,
+                    content=body,
+                )
         except httpx.HTTPError as error:
             raise RequestRefused(f"No response from {url}: {error or type(error).__name__}", None) from error
-        if not response.is_success:
-            raise RequestRefused(f"{url} answered {response.status_code}{_message(content)}", response.status_code)
+        if not answer.is_success:
+            raise RequestRefused(f"{url} answered {answer.status}{_message(answer.document())}", answer.status)
 
     def _trust(self, url: str) -> ssl.SSLContext | bool:
         return client_context(self._props) if url.startswith("https:") else True
 
 
-def _content(response: httpx.Response, deadline_s: float) -> bytes:
-    """The body; the timeout of a request is that of a single read. Raises httpx.HTTPError."""
-    content = bytearray()
-    for chunk in response.iter_raw():
-        content += chunk
-        if len(content) > _MOST_BYTES:
-            raise httpx.DecodingError(f"the response has more than {_MOST_BYTES} bytes")
-        if time.monotonic() > deadline_s:
-            raise httpx.ReadTimeout(f"no complete response within {_TIMEOUT_S:g} s")
-    return bytes(content)
-
-
-def _message(content: bytes) -> str:
-    try:
-        answer: Any = json.loads(content)
-    except (ValueError, RecursionError):
-        return ""
+def _message(answer: Any) -> str:
     message = answer.get("message") if isinstance(answer, Mapping) else None
     return f": {message}" if isinstance(message, str) else ""

@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 
 from mm2.config.withheld_logs import AUDIT, is_withheld
-from mm2.connect.errors import NotFound
+from mm2.connect.errors import BadRequest, NotFound
 from mm2.connect.herder.answers import LoggerLevel
 
 log = structlog.get_logger(__name__)
@@ -31,6 +31,10 @@ LEVELS: Final = {
     "TRACE": TRACE,
     "ALL": 1,
 }
+#: Python creates an object for each dotted prefix of a name, and deletes no logger.
+_MAX_NAME_CHARS: Final = 255
+_MAX_DOTS: Final = 32
+_MAX_CREATED: Final = 1_000
 
 
 class Loggers:
@@ -39,6 +43,8 @@ class Loggers:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._modified_ms: dict[str, int] = {}
+        #: Loggers that `set_level` has created.
+        self._created = 0
 
     def level(self, name: str) -> LoggerLevel | None:
         """The effective level of a logger; None when no such logger has been created yet."""
@@ -62,16 +68,19 @@ class Loggers:
 
         The logger is created when it does not exist; "root" means all. Loggers of libraries that log
         secrets (`mm2.config.withheld_logs`) get WARN instead of a finer level. The audit log keeps the level that the process
-        was started with. Raises NotFound for an unknown level.
+        was started with. Raises what `check` raises.
         """
-        number = require_level(level)
+        with self._lock:
+            number = self.check(namespace, level)
+            if _known(namespace) is None:
+                self._created += 1
+                logging.getLogger(namespace)
         log.info("log level changes", namespace=namespace, level=level.upper())
         audit = logging.getLogger(AUDIT)
         audit.setLevel(audit.getEffectiveLevel())  # it does not inherit what is set now
         if namespace.lower() == ROOT:
             affected = _all()
         else:
-            logging.getLogger(namespace)
             affected = [logger for logger in _all() if logger.name.startswith(namespace)]
         affected = [logger for logger in affected if logger is not audit]
         now_ms = time.time_ns() // 1_000_000
@@ -84,13 +93,22 @@ class Loggers:
                     logger.setLevel(wanted)
         return sorted(logger.name for logger in affected)
 
+    def check(self, namespace: str, level: str) -> int:
+        """Python's number for one of Log4j's levels, case-insensitive; the name is one that `set_level` accepts.
 
-def require_level(level: str) -> int:
-    """Python's number for one of Log4j's levels; case-insensitive. Raises NotFound."""
-    number = LEVELS.get(level.strip().upper())
-    if number is None:
-        raise NotFound(f"invalid log level '{level}'.")
-    return number
+        Raises NotFound for an unknown level, BadRequest for a name that is too long, or for a new one of too many.
+        """
+        number = LEVELS.get(level.strip().upper())
+        if number is None:
+            raise NotFound(f"invalid log level '{level}'.")
+        if len(namespace) > _MAX_NAME_CHARS or namespace.count(".") > _MAX_DOTS:
+            raise BadRequest(f"The name of a logger has at most {_MAX_NAME_CHARS} characters and {_MAX_DOTS} dots.")
+        if self._created >= _MAX_CREATED and _known(namespace) is None:
+            raise BadRequest(
+                f"Logger {namespace} does not exist, and requests have already created {_MAX_CREATED} loggers, the most "
+                "that they can create."
+            )
+        return number
 
 
 def _all() -> list[logging.Logger]:

@@ -17,8 +17,9 @@ valid. Passwords never appear in logs or messages.
 A hash is verified in a thread, since it takes a fraction of a second and several MB of memory. Successes are remembered,
 so that a client with a password in each request, as a scraper, costs one verification per process.
 
-Guesses of passwords are limited: per user name and address, per name, per address, and for all together. An address
-identifies no client, but nearly all guesses come from addresses that the users of the names do not have.
+Guesses of passwords are limited: per user name and address, per name, per address, and for all addresses with failures
+together. An address identifies no client, but nearly all guesses come from addresses that the users of the names do not
+have: however many fail elsewhere, an address without failures is only limited by the verifications at the same time.
 """
 
 from __future__ import annotations
@@ -235,13 +236,14 @@ class PasswordAuthenticator:
         if found is None:
             return None
         user, password = found
+        address = _client_of(peer.address)
         # One after the other: guesses that are sent at the same time would all be verified before the first one fails.
-        async with self._turns.setdefault((user, peer.address), asyncio.Lock()):
-            self._throttle.check(user, peer.address)
+        async with self._turns.setdefault((user, address), asyncio.Lock()):
+            self._throttle.check(user, address)
             if not (user and await self._credentials.matches(user, password)):
-                self._throttle.failed(user, peer.address)
+                self._throttle.failed(user, address)
                 raise WrongCredentials("the user is unknown or the password is wrong", user)
-            self._throttle.succeeded(user, peer.address)
+            self._throttle.succeeded(user, address)
         return Principal(user, Kind.PASSWORD)
 
 
@@ -283,8 +285,9 @@ class Allowance:
 PER_CLIENT: Final = Allowance(5, 10.0)
 #: Of one name at all addresses: one attacker cannot use it up, so it does not exclude the user at another address.
 PER_NAME: Final = Allowance(20, 2.5)
-#: Of one address, for all names. Less than `ALL`, also with the attempts that are verified at the same time.
+#: Of one address, for all names.
 PER_ADDRESS: Final = Allowance(15, 5.0)
+#: Of all addresses. Refuses only those with failures of their own, so attackers do not exclude other users.
 ALL: Final = Allowance(50, 0.5)
 
 #: A name and an address; None: all of them.
@@ -294,7 +297,7 @@ _Key = tuple[str | None, str | None]
 class FailureThrottle:
     """Counts failures as token buckets; one failure is forgotten after each period. Not thread-safe.
 
-    Memory is bounded: the names and addresses that failed least recently are forgotten. The limit for all covers that.
+    Memory is bounded: the names and addresses that failed least recently are forgotten.
     """
 
     def __init__(
@@ -311,8 +314,11 @@ class FailureThrottle:
     def check(self, name: str, address: str = "") -> None:
         """Call before credentials are verified. Raises TooManyFailures."""
         now_s = self._now_s()
-        found = [self._all, *(self._buckets[key] for key in self._allowances(name, address) if key in self._buckets)]
-        wait_s = max(bucket.wait_s(now_s) for bucket in found)
+        found = [self._buckets[key] for key in self._allowances(name, address) if key in self._buckets]
+        own = self._buckets.get((None, address))
+        if own is not None and not own.is_empty(now_s):
+            found.append(self._all)
+        wait_s = max((bucket.wait_s(now_s) for bucket in found), default=0.0)
         if wait_s > 0:
             raise TooManyFailures(math.ceil(wait_s), name)
 
@@ -350,6 +356,11 @@ class _Bucket:
         self._drain(now_s)
         return max(0.0, (self._level - self._allowance.burst + 1) * self._allowance.period_s)
 
+    def is_empty(self, now_s: float) -> bool:
+        """Whether all failures are forgotten."""
+        self._drain(now_s)
+        return self._level == 0.0
+
     def _drain(self, now_s: float) -> None:
         self._level = max(0.0, self._level - (now_s - self._at_s) / self._allowance.period_s)
         self._at_s = now_s
@@ -376,6 +387,11 @@ def _text_of(key: str, location: str) -> str:
         return Path(location).read_text("latin-1")
     except OSError as error:
         raise ConfigException(key, location, f"the file cannot be read: {error.strerror}") from error
+
+
+def _client_of(address: str) -> str:
+    """One client for all loopback addresses: each user of this machine can send from any of them. See `peer_of`."""
+    return "127.0.0.0/8" if address.startswith("127.") or address == "::/64" else address
 
 
 def _user_and_password(authorization: str | None) -> tuple[str, str] | None:

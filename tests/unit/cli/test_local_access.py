@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import io
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import httpx
 import pytest
 import structlog
 
-from mm2.cli.rest import PASSWORD_VARIABLE, TOKEN_VARIABLE
+from mm2.cli.rest import PASSWORD_VARIABLE, TOKEN_VARIABLE, RestLogin
 from mm2.config.mirror_keys import CONNECTOR_NAMES
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.config.properties import load_properties
@@ -103,8 +105,29 @@ def test_a_token_is_not_sent_to_another_server(start: Start, capsys: Capsys, mon
     local_processes.write(process.url, ["A->B"], file)
     monkeypatch.setenv(TOKEN_VARIABLE, "mm2_wrong")
     assert asked(capsys, "restart", file, "A->B")[0] == 2
-    monkeypatch.delenv(TOKEN_VARIABLE)
-    assert asked(capsys, "restart", file, "A->B", "--url", process.url.replace("127.0.0.1", "localhost"))[0] == 0
+
+
+def test_the_name_localhost_is_not_resolved_to_send_a_token(
+    start: Start, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may resolve to ::1, where another user listens on the same port."""
+    file, _ = start()
+    (process,) = local_processes.processes()
+    named = process.url.replace("127.0.0.1", "localhost").rstrip("/")
+    resolved, resolve = list[Any](), socket.getaddrinfo
+
+    def resolving(host: Any, *arguments: Any, **options: Any) -> Any:
+        resolved.append(host)
+        return resolve(host, *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolving)
+    assert asked(capsys, "restart", file, "A->B", "--url", named)[0] == 0
+    assert "localhost" not in resolved
+    # Another loopback address, port or scheme is another server.
+    for other in ("http://[::1]:8083", "http://127.0.0.2:8083", "http://localhost:8084", "https://localhost:8083"):
+        login = RestLogin(None, [replace(process, url="http://127.0.0.1:8083/")])
+        assert (login.published(other), login.headers(other)) == (other, {})
+    assert login.headers(login.published("http://localhost:8083")) != {}
 
 
 def test_a_user_of_the_process_has_the_role_of_the_file(
@@ -128,3 +151,12 @@ def test_the_process_is_selected_by_its_file(start: Start, capsys: Capsys, tmp_p
     code, _, err = asked(capsys, "token", tmp_path / "other.properties")
     assert (code, "No process of yours on this machine runs with" in err, str(file) in err) == (2, True, True)
     assert "mm2/processes: run the command as the user of the process, with the same HOME" in err
+
+
+def test_the_answer_of_a_process_has_a_limit(start: Start, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any server may answer at the URL that is given."""
+    file, rest = start()
+    monkeypatch.setattr("mm2.cli.rest._MOST_BYTES", 2)
+    for command in (("restart", file, "A->B", "--url", rest.binding.local_url), ("ui", file)):
+        code, out, err = asked(capsys, *command)
+        assert (code, out, "the response has more than 2 bytes" in err) == (2, "", True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import secrets
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,7 @@ import structlog
 
 from mm2.cli.logs import configure_logging
 from mm2.config.withheld_logs import AUDIT, WITHHELD
+from mm2.connect.errors import BadRequest
 from mm2.connect.herder.loggers import Loggers
 from mm2.connect.rest.access.audit import changed
 from mm2.connect.rest.access.roles import Kind, Principal, Role
@@ -56,6 +58,25 @@ def test_the_audit_log_cannot_be_switched_off_through_rest(out: io.StringIO, nam
     events(out)
     changed(Principal("ann", Kind.PASSWORD), Role.OPERATOR, "PUT", "/admin/loggers/root", 200)
     assert events(out) == ["request"]
+
+
+def test_the_loggers_that_requests_create_are_limited(out: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python keeps each of them, and one object for each dotted prefix of a name, until the process ends."""
+    loggers, prefix = Loggers(), f"limited{secrets.token_hex(4)}"  # of this run only
+    for name in (prefix + ".a" * 33, prefix + "x" * 256, prefix + ".a" * 3_400):
+        for method in (loggers.set_level, loggers.check):
+            with pytest.raises(BadRequest, match=r"^The name of a logger has at most 255 characters and 32 dots\.$"):
+                method(name, "DEBUG")
+    assert not [name for name in list(logging.root.manager.loggerDict) if name.startswith(prefix)]
+    monkeypatch.setattr("mm2.connect.herder.loggers._MAX_CREATED", 2)
+    loggers.set_level(prefix + ".a" * 32, "DEBUG")
+    for _ in range(2):  # the second time it exists
+        loggers.set_level(prefix.ljust(255, "x"), "DEBUG")
+    with pytest.raises(BadRequest, match=f"^Logger {prefix}b does not exist"):
+        loggers.set_level(f"{prefix}b", "DEBUG")
+    assert loggers.level(f"{prefix}b") is None
+    logging.getLogger(f"{prefix}b")
+    loggers.set_level(f"{prefix}b", "DEBUG")
 
 
 def test_a_level_set_through_rest_applies_to_log_lines(out: io.StringIO) -> None:

@@ -60,6 +60,7 @@ class Endpoint:
     url: str
     answers: list[tuple[int, str]] = field(default_factory=list)
     requests: list[tuple[str, str]] = field(default_factory=list)
+    encodings: list[str] = field(default_factory=list)
     location: str = ""
 
 
@@ -68,6 +69,7 @@ def endpoint() -> Iterator[Endpoint]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            place.encodings.append(self.headers["Accept-Encoding"])
             place.requests.append((self.headers["Authorization"], body))
             status, answer = place.answers.pop(0) if len(place.answers) > 1 else place.answers[0]
             self.send_response(status)
@@ -118,6 +120,17 @@ def test_client_credentials_are_exchanged_for_a_token_that_is_kept(endpoint: End
     assert source.token(timeout_s=5).text == token
     basic = "Basic " + base64.b64encode(b"id:hunter2").decode()
     assert endpoint.requests == [(basic, "grant_type=client_credentials&scope=kafka")]
+
+
+def test_a_proxy_of_the_environment_is_not_used(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in Java. Over http it would see the client's secret."""
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("http_proxy", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    endpoint.answers = [(200, json.dumps({"access_token": token_for(3600)}))]
+    TokenSource(sasl_for(endpoint)).token(timeout_s=60)
+    assert len(endpoint.requests) == 1
 
 
 def test_a_redirect_to_another_url_is_not_followed(endpoint: Endpoint) -> None:
@@ -266,13 +279,13 @@ def test_the_endpoint_is_asked_again_after_the_configured_backoff(
 def test_requests_to_the_endpoint_have_the_configured_timeouts(
     endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], connect_s: float, read_s: float
 ) -> None:
-    post, given = httpx.post, list[httpx.Timeout]()
+    client, given = httpx.Client, list[httpx.Timeout]()
 
-    def noting(*arguments: Any, **options: Any) -> httpx.Response:
+    def noting(**options: Any) -> httpx.Client:
         given.append(options["timeout"])
-        return post(*arguments, **options)
+        return client(**options)
 
-    monkeypatch.setattr(httpx, "post", noting)
+    monkeypatch.setattr(httpx, "Client", noting)
     endpoint.answers = [(200, json.dumps({"access_token": token_for(60)}))]
     configured(endpoint.url, **settings).token(timeout_s=600)
     (timeout,) = given
@@ -354,6 +367,14 @@ def test_answer_without_a_token_is_refused(endpoint: Endpoint, answer: str) -> N
     endpoint.answers = [(200, answer)]
     with pytest.raises(TokenError, match="token endpoint"):
         TokenSource(sasl_for(endpoint)).token(timeout_s=5)
+
+
+def test_the_answer_of_an_endpoint_has_a_limit_and_is_not_decompressed(endpoint: Endpoint) -> None:
+    endpoint.answers = [(200, json.dumps({"access_token": token_for(60)}) + " " * 1024 * 1024)]
+    with pytest.raises(TokenError, match=r"answered with more than 1048576 bytes"):
+        TokenSource(sasl_for(endpoint)).token(timeout_s=60)
+    assert len(endpoint.requests) == 1
+    assert endpoint.encodings == ["identity"]
 
 
 def test_an_unresponsive_endpoint_fails_at_the_deadline() -> None:

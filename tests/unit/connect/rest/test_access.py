@@ -133,22 +133,27 @@ def test_failures_of_one_name_block_this_name_for_a_while() -> None:
         throttle.failed("ada")
 
 
-def test_failures_of_many_names_block_all_of_them_and_memory_is_bounded() -> None:
+def test_failures_at_many_addresses_block_those_with_failures_only_and_memory_is_bounded() -> None:
     clock = Clock()
     throttle = FailureThrottle(Allowance(3, 10.0), Allowance(50, 1.0), clock)
     for number in range(50):
         throttle.check(f"guess-{number}", f"10.0.0.{number}")
         throttle.failed(f"guess-{number}", f"10.0.0.{number}")
-    with pytest.raises(TooManyFailures):
-        throttle.check("ada")
     for number in range(20_000):
         throttle.failed(f"{number}", f"10.0.{number}")
     assert len(throttle._buckets) <= 3_000
-    clock.now_s += 50
     with pytest.raises(TooManyFailures):
-        throttle.check("ada")
-    clock.now_s += 1
-    throttle.check("ada")
+        throttle.check("guess", "10.0.19999")
+    throttle.check("ada", "10.1.0.1")
+    throttle.failed("ada", "10.1.0.1")
+    with pytest.raises(TooManyFailures):
+        throttle.check("ada", "10.1.0.1")
+    clock.now_s += 5  # its own failure is forgotten, the others are not
+    throttle.check("ada", "10.1.0.1")
+    throttle.failed("ada", "10.1.0.1")
+    clock.now_s += 4
+    with pytest.raises(TooManyFailures):
+        throttle.check("ada", "10.1.0.1")
 
 
 def test_guesses_from_one_address_do_not_exclude_the_users_at_others() -> None:
@@ -221,6 +226,20 @@ def test_guesses_that_are_sent_at_the_same_time_are_limited_like_others() -> Non
     outcomes = asyncio.run(guess())
     assert credentials.verified == 3
     assert [type(one) for one in outcomes] == [WrongCredentials] * 3 + [TooManyFailures] * 27
+
+
+def test_guesses_from_all_addresses_of_this_machine_do_not_exclude_users_elsewhere() -> None:
+    """Any user of the machine can send from each loopback address. They count as one, as an IPv6 network does."""
+    passwords = PasswordAuthenticator(Credentials(Users({"ada": "lovelace"})), FailureThrottle(now_s=Clock()))
+    peers = [RequestPeer(address=f"127.0.{number}.2") for number in range(30)] + [RequestPeer(address="::/64")]
+    outcomes: list[type[Exception]] = []
+    for number, peer in enumerate(peers * 10):
+        for name in ("ada", f"guess-{number}"):
+            with pytest.raises((WrongCredentials, TooManyFailures)) as raised:
+                run(passwords, basic(name, "byron"), peer)
+            outcomes.append(raised.type)
+    assert outcomes.count(WrongCredentials) == 15
+    assert run(passwords, basic("ada", "lovelace"), RequestPeer(address="10.0.0.1")) == ADA
 
 
 # -- token of the process
