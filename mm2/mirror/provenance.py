@@ -241,10 +241,10 @@ class Provenance:
         """Topics that came from the target, were promoted on this cluster, and have no start offsets yet.
 
         Copying them completely would duplicate on the target the records that came from there. `mm2 failback` stores
-        the offsets to start from.
+        the offsets to start from. A ledger that any client of the source may have created stops nothing.
         """
         waiting = set()
-        for notes in self.ledgers.notes_of_source(PROMOTED_NOTE, self.source_admin):
+        for notes in self.ledgers.notes_of_source(PROMOTED_NOTE, self.source_admin, proven=True):
             waiting |= {one.remote_topic for one in promotions(notes).values() if not one.turned}
         waiting &= set(topics)
         source, target = self.selection.source_alias, self.selection.target_alias
