@@ -30,6 +30,7 @@ import structlog
 from mm2.copy.ledger import note_record
 from mm2.kafka.admin import Admin
 from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.log import in_log
 from mm2.kafka.structs import TopicInfo
 from mm2.mirror.discovery import TopicLists, vanished
 from mm2.mirror.ledgers import PROVENANCE_NOTE, Ledgers, Notes
@@ -349,7 +350,9 @@ def _claims(notes: Notes) -> dict[str, tuple[Path, ...]]:
                     tuple((str(cluster), int(since_ms)) for cluster, since_ms in path) for path in value["paths"]
                 )
         except (KeyError, TypeError, ValueError) as error:
-            log.warning("A note of where a topic came from cannot be read.", topic=name, error=repr(error))
+            log.warning(
+                "A note of where a topic came from cannot be read.", topic=in_log(repr(name)), error=in_log(repr(error))
+            )
     return claims
 
 
