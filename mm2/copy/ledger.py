@@ -34,10 +34,10 @@ import structlog
 from mm2.copy.segments import CHUNKS_KEPT, Segment, SegmentChunk, UnwrittenChunks
 from mm2.copy.session import Lease, LedgerEntry, Start, WrittenPosition, lease_of, start_of, written_start
 from mm2.kafka.cluster import Cluster
-from mm2.kafka.log import KafkaBasedLog, LogRecord
+from mm2.kafka.log import KafkaBasedLog, LogRecord, in_log
 from mm2.kafka.records.record import Record
 from mm2.kafka.settings import ClientSettings
-from mm2.kafka.structs import TopicPartition
+from mm2.kafka.structs import MAX_TOPIC_NAME, TopicPartition
 from mm2.reasons import OffsetReason, OffsetReasonCode
 
 log = structlog.get_logger(__name__)
@@ -55,7 +55,9 @@ LEDGER_CONFIGS: Final = {
 #: In the JSON of entries with `LedgerEntry.is_unbegun`. Texts in the entry have backslashes before quotation marks.
 _UNBEGUN: Final = b'"unbegun":true'
 _RATE_HOLDS_MS: Final = 30_000
-_CHUNK_BYTES: Final = 16 << 20  # a full chunk has some kilobytes; another client may write anything into the topic
+# Another client may write anything into the topic.
+_CHUNK_BYTES: Final = 16 << 20  # a full chunk has some kilobytes
+_KEY_BYTES: Final = 64 << 10  # names of groups and principals have up to 32 KB
 
 
 _FLOW_CONNECTOR: Final = "MirrorSourceConnector"
@@ -98,9 +100,18 @@ def parse_key(data: bytes) -> Key | None:
     """The inverse; None for any other key."""
     try:
         found = json.loads(data)
-        return Key(TopicPartition(str(found["topic"]), int(found["partition"])), found.get("chunk"))
+        return Key(TopicPartition(_topic(found["topic"]), int(found["partition"])), found.get("chunk"))
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _topic(name: Any) -> str:
+    """The name of a topic in a key. Raises ValueError if no topic can have it."""
+    topic = str(name)
+    if len(topic) > MAX_TOPIC_NAME:
+        message = f"the name of a topic has {len(topic)} characters"
+        raise ValueError(message)
+    return topic
 
 
 def throttle_record(topic: str, limit: int | None) -> Record:
@@ -249,7 +260,10 @@ class Ledger:
         self._late: dict[TopicPartition, set[int]] = {}
 
     def apply(self, key: bytes | None, value: bytes | None, written_ms: int = -1) -> None:
-        """Apply one record; ``written_ms`` is its timestamp."""
+        """Apply one record; ``written_ms`` is its timestamp. A key that names no possible topic, or is too long, is not kept."""
+        if key is not None and len(key) > _KEY_BYTES:
+            log.warning("ledger record with a key that is too long", key=in_log(key))
+            return
         if key is not None and key.startswith(b'{"throttle":'):
             self._apply_throttle(key, value)
             return
@@ -267,7 +281,7 @@ class Ledger:
             return
         named = None if key is None else parse_key(key)
         if named is None:
-            log.warning("ledger record with an unknown key", key=repr(key))
+            log.warning("ledger record with an unknown key", key=in_log(key))
             return
         with self._lock:
             self._changes += 1
@@ -315,10 +329,10 @@ class Ledger:
 
     def _apply_throttle(self, key: bytes, value: bytes | None) -> None:
         try:
-            topic = str(json.loads(key)["throttle"])
+            topic = _topic(json.loads(key)["throttle"])
             limit = None if value is None else max(0, int(json.loads(value)["bytes.per.sec"]))
         except (ValueError, KeyError, TypeError) as error:
-            log.warning("ledger throttle not readable", key=repr(key), error=repr(error))
+            log.warning("ledger throttle not readable", key=in_log(key), error=in_log(repr(error)))
             return
         with self._lock:
             if limit is None:
@@ -329,9 +343,9 @@ class Ledger:
     def _apply_pause(self, key: bytes, value: bytes | None) -> None:
         try:
             topic, *partition = json.loads(key)["pause"]
-            name = (str(topic), int(*partition) if partition else None)
+            name = (_topic(topic), int(*partition) if partition else None)
         except (ValueError, KeyError, TypeError) as error:
-            log.warning("ledger pause not readable", key=repr(key), error=repr(error))
+            log.warning("ledger pause not readable", key=in_log(key), error=in_log(repr(error)))
             return
         pause = Pause("", 0)  # a pause that is not readable is still a pause
         with contextlib.suppress(ValueError, KeyError, TypeError):
@@ -346,12 +360,12 @@ class Ledger:
     def _apply_verified(self, key: bytes, value: bytes | None) -> None:
         try:
             topic, partition = json.loads(key)["verified"]
-            source = TopicPartition(str(topic), int(partition))
+            source = TopicPartition(_topic(topic), int(partition))
             data = None if value is None else json.loads(value)
             fields = {} if data is None else {name: data[name] for name in Verified._fields if name in data}
             verified = None if data is None else Verified(**fields)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            log.warning("ledger record of a verification not readable", key=repr(key), error=repr(error))
+            log.warning("ledger record of a verification not readable", key=in_log(key), error=in_log(repr(error)))
             return
         with self._lock:
             if verified is None:
@@ -364,7 +378,7 @@ class Ledger:
             group = str(json.loads(key)["group"])
             reasons = {} if value is None else _reasons(json.loads(value))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            log.warning("ledger record of a group not readable", key=repr(key), error=repr(error))
+            log.warning("ledger record of a group not readable", key=in_log(key), error=in_log(repr(error)))
             return
         with self._lock:
             if reasons:
@@ -376,7 +390,7 @@ class Ledger:
         try:
             kind, *name = map(str, json.loads(key)["note"])
         except (ValueError, KeyError, TypeError) as error:
-            log.warning("ledger note not readable", key=repr(key), error=repr(error))
+            log.warning("ledger note not readable", key=in_log(key), error=in_log(repr(error)))
             return
         with self._lock:
             notes = self._notes.setdefault(kind, {})
@@ -419,7 +433,9 @@ class Ledger:
             try:
                 found[name] = dict(json.loads(value))
             except (ValueError, KeyError, TypeError) as error:
-                log.warning("ledger note not readable", kind=kind, name=name, error=repr(error))
+                log.warning(
+                    "ledger note not readable", kind=in_log(kind), name=in_log(repr(name)), error=in_log(repr(error))
+                )
         return found
 
     def partitions(self) -> list[TopicPartition]:
@@ -467,7 +483,7 @@ class Ledger:
             data = {**json.loads(value), "topic": source.topic, "partition": source.partition}
             return LedgerEntry.from_json(data)
         except (ValueError, TypeError) as error:
-            log.warning("ledger entry not readable", partition=str(source), error=repr(error))
+            log.warning("ledger entry not readable", partition=str(source), error=in_log(repr(error)))
             return None
 
     def chunks(self, source: TopicPartition) -> list[SegmentChunk]:
@@ -600,7 +616,7 @@ def _chunk(source: TopicPartition, number: int, value: bytes) -> SegmentChunk | 
     try:
         return SegmentChunk.from_json({**json.loads(_decompressed(value)), "number": number})
     except (ValueError, KeyError, TypeError, IndexError, zlib.error) as error:
-        log.warning("ledger chunk not readable", partition=str(source), chunk=number, error=repr(error))
+        log.warning("ledger chunk not readable", partition=str(source), chunk=number, error=in_log(repr(error)))
         return None
 
 

@@ -18,6 +18,7 @@ from mm2.copy.session import POSITION_HEADER, CopyId, PositionHeader, Seen, Writ
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.log import in_log
 from mm2.kafka.partitioner import partition_for
 from mm2.kafka.reader import read_partition
 from mm2.kafka.records.record import Record
@@ -140,7 +141,7 @@ def _header(record: Record) -> PositionHeader | None:
             try:
                 return PositionHeader.from_bytes(value)
             except ValueError as error:
-                log.warning("position header is not readable", header=repr(value[:200]), error=repr(error))
+                log.warning("position header is not readable", header=in_log(value), error=in_log(repr(error)))
     return None
 
 

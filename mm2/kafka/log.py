@@ -39,6 +39,14 @@ _PARTITION_BYTES = 1 << 20
 _KEPT_BUFFER_BYTES = 1 << 16
 _QUIET_FAILURES = 3
 _LOGGED_EVERY = 64
+_SHOWN_CHARACTERS = 200
+
+
+def in_log(value: object) -> str:
+    """A key or value that was read from a topic, or an error that may quote it, for a log line: clients may write megabytes."""
+    text = value if isinstance(value, str) else repr(value[:_SHOWN_CHARACTERS] if isinstance(value, bytes) else value)
+    size = len(value) if isinstance(value, bytes) else len(text)
+    return text if size <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}… ({size:,} in total)"
 
 
 @dataclass(frozen=True, slots=True)

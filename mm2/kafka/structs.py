@@ -7,9 +7,12 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from mm2.kafka.errors import BrokerFailure
+
+#: Characters of the longest name that brokers allow for a topic.
+MAX_TOPIC_NAME: Final = 249
 
 #: Special timestamps of `Admin.list_offsets` (ListOffsets protocol).
 EARLIEST = -2

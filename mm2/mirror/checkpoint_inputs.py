@@ -14,7 +14,7 @@ from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.log import KafkaBasedLog, LogRecord
-from mm2.kafka.structs import TopicPartition
+from mm2.kafka.structs import MAX_TOPIC_NAME, TopicPartition
 from mm2.mirror.checkpoint_store import CheckpointStore
 from mm2.mirror.clients import ClientKind, MirrorClients, Side
 from mm2.mirror.formats import Checkpoint, FormatError, OffsetSync
@@ -147,7 +147,8 @@ class CheckpointInputs:
         except FormatError as error:
             log.debug("Not a checkpoint.", offset=record.offset, reason=str(error))
             return
-        self._checkpoints.put(checkpoint)
+        if len(checkpoint.topic) <= MAX_TOPIC_NAME:  # another client may write anything into the topic
+            self._checkpoints.put(checkpoint)
 
     # -- ledgers
 

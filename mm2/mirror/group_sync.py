@@ -21,7 +21,7 @@ from mm2.mirror.policy import ReplicationPolicy
 from mm2.mirror.promotions import promoted
 from mm2.mirror.recurring_errors import RecurringErrors
 from mm2.mirror.target_logs import TargetLogs, topic_ids
-from mm2.mirror.translator import Translator
+from mm2.mirror.translator import TopicIds, Translator
 from mm2.reasons import OffsetReason, OffsetReasonCode
 
 log = structlog.get_logger(__name__)
@@ -81,7 +81,7 @@ class GroupOffsetSync:
             wanted = {
                 tp: found
                 for tp, found in checkpoints[group].items()
-                if tp in current and self._is_remote(tp, routed) and tp.topic not in promoted_topics
+                if tp in current and self._is_remote(tp, routed, ids) and tp.topic not in promoted_topics
             }
             if state not in _WITHOUT_MEMBERS or present is None or isinstance(present, KafkaFailure):
                 reason = self._not_synced(group, state, present or described[group])
@@ -158,11 +158,11 @@ class GroupOffsetSync:
             one.remote_topic: OffsetReason(OffsetReasonCode.OTHER, str(one.pause)) for one in promoted(ledger).values()
         }
 
-    def _is_remote(self, partition: TopicPartition, routed: Collection[str]) -> bool:
-        """Whether offsets of groups are written for this partition; ``routed`` are remote topics with any name.
+    def _is_remote(self, partition: TopicPartition, routed: Collection[str], ids: TopicIds) -> bool:
+        """Whether offsets of groups are written for this partition; ``routed`` are remote topics with any name, ``ids`` those of the target.
 
         Topics that came back from the target get checkpoints only: a group's offset on the source may be the one that
         the opposite flow has committed. Writing it back would revert commits made on the target since.
         """
         is_from_source = partition.topic in routed or self._policy.came_from(self._source_alias, partition.topic)
-        return is_from_source and not self._translator.came_under_its_name(partition)
+        return is_from_source and not self._translator.came_under_its_name(partition, ids)

@@ -1,7 +1,13 @@
-"""Reads ledgers and writes to the flow's own, for the leader of a flow. Tasks follow their ledgers themselves."""
+"""Reads ledgers and writes to the flow's own, for the leader of a flow. Tasks follow their ledgers themselves.
+
+Any client of the source that may create topics there can create one with the name of a ledger. Such a ledger is *proven* if it has
+something that clients without access to the target do not know: the target's cluster id, or the id of a topic of the target.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -14,7 +20,7 @@ from mm2.kafka.cluster import Cluster
 from mm2.kafka.errors import BrokerFailure, KafkaFailure, value_of
 from mm2.kafka.producer import Producer
 from mm2.kafka.records.record import Record
-from mm2.kafka.structs import LATEST, TopicPartition
+from mm2.kafka.structs import LATEST, TopicInfo, TopicPartition
 from mm2.mirror.clients import ClientKind, MirrorClients, Side
 from mm2.mirror.discovery import vanished
 from mm2.mirror.promotions import PROMOTED_NOTE
@@ -29,6 +35,8 @@ Notes = Mapping[tuple[str, ...], Mapping[str, Any]]
 _NOTED: Final = (ACL_NOTE, DENIAL_NOTE, PROVENANCE_NOTE, PROMOTED_NOTE)
 _TIMEOUT_S: Final = 15.0
 _FRESH_S: Final = 3600.0
+#: Topics of a ledger whose ids are compared with the target's; one that is the same suffices.
+_COMPARED: Final = 100
 
 
 @dataclass(frozen=True)
@@ -66,8 +74,8 @@ class Ledgers:
         self._own_id = ""  # of the topic that was read last
         #: How often the flow's own ledger was deleted and created again, as far as `own` has seen: its notes are lost.
         self.losses = 0
-        # By side and ledger topic: topic id and end offset at the last read, and the notes by kind.
-        self._read_before: dict[tuple[Side, str], tuple[tuple[str, int], dict[str, Notes]]] = {}
+        # By side and ledger topic: topic id and end offset at the last read, the notes by kind, and whether it is proven.
+        self._read_before: dict[tuple[Side, str], tuple[tuple[str, int], dict[str, Notes], bool]] = {}
 
     def own(self) -> Ledger:
         """The flow's own ledger as it is now. Raises KafkaFailure, also if it does not exist.
@@ -104,18 +112,20 @@ class Ledgers:
             raise answer
         return not isinstance(answer, KafkaFailure)
 
-    def notes_of_source(self, kind: str, source_admin: Admin) -> Iterator[Notes]:
-        """The notes of all readable ledgers of flows into the source, flow by flow.
+    def notes_of_source(self, kind: str, source_admin: Admin, *, proven: bool = False) -> Iterator[Notes]:
+        """The notes of all readable ledgers of flows into the source, flow by flow. ``proven``: of proven ledgers only.
 
         Raises KafkaFailure if one cannot be read.
         """
-        return self._notes(kind, Side.SOURCE, source_admin, ())
+        return self._notes(kind, Side.SOURCE, source_admin, (), proven=proven)
 
     def notes_of_others(self, kind: str) -> Iterator[Notes]:
         """The notes of all other flows into the target; see `notes_of_source`."""
         return self._notes(kind, Side.TARGET, self._target_admin, (self._clients.ledger_topic,))
 
-    def _notes(self, kind: str, side: Side, admin: Admin, but: Collection[str]) -> Iterator[Notes]:
+    def _notes(
+        self, kind: str, side: Side, admin: Admin, but: Collection[str], *, proven: bool = False
+    ) -> Iterator[Notes]:
         """Yield the notes of each ledger; a ledger is read again only if records were added to it."""
         names = sorted(name for name in admin.list_topics() if LEDGER_NAMES.fullmatch(name) and name not in but)
         described = admin.describe_topics(names)
@@ -128,9 +138,22 @@ class Ledgers:
             before = self._read_before.get((side, name))
             if before is None or before[0] != state:
                 ledger = self.read(side, name, admin)
-                before = state, {noted: ledger.notes(noted) for noted in _NOTED}
+                is_proven = side is Side.TARGET or self._is_proven(ledger)
+                before = state, {noted: ledger.notes(noted) for noted in _NOTED}, is_proven
                 self._read_before[side, name] = before
-            yield before[1][kind]
+            if before[2] or not proven:
+                yield before[1][kind]
+
+    def _is_proven(self, ledger: Ledger) -> bool:
+        """Whether this ledger on the source has an id that only clients of the target know. Raises KafkaFailure."""
+        target_id = self._target_admin.describe_cluster().cluster_id
+        if target_id and _names_cluster(ledger, target_id):
+            return True
+        # Entries of versions before 0.3 have no cluster id.
+        entries = (entry for tp in ledger.partitions() if (entry := ledger.entry(tp)) is not None and entry.source_id)
+        ids = dict(itertools.islice(((entry.topic, entry.source_id) for entry in entries), _COMPARED))
+        answers = self._target_admin.describe_topics(sorted(ids)) if ids else {}
+        return any(isinstance(one, TopicInfo) and one.topic_id == ids[topic] for topic, one in answers.items())
 
     def read(self, side: Side, topic: str, admin: Admin) -> Ledger:
         """A ledger on one of the clusters as it is now. Raises KafkaFailure, also if it does not exist."""
@@ -169,6 +192,18 @@ class Ledgers:
             reading = self._reading
         if reading is not None:
             reading.stop()
+
+
+def _names_cluster(ledger: Ledger, cluster_id: str) -> bool:
+    """Whether a ledger is of a flow that reads from this cluster, or copies what has come from it."""
+    if any(note.get("cluster") == cluster_id for note in ledger.notes(ACL_NOTE).values()):
+        return True
+    for note in ledger.notes(PROVENANCE_NOTE).values():
+        with contextlib.suppress(TypeError):  # another client may have written anything
+            if any(cluster_id in hop for path in note.get("paths", ()) for hop in path):
+                return True
+    entries = map(ledger.entry, ledger.partitions())
+    return any(entry is not None and entry.copy_id.cluster == cluster_id for entry in entries)
 
 
 def copied_topics(ledgers: Ledgers) -> dict[str, str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
+from mm2.kafka.structs import MAX_TOPIC_NAME
 from mm2.mirror.formats import OffsetSync
 
 SIZE: Final = 64
@@ -102,6 +103,9 @@ class OffsetSyncStore:
         self.changes += 1
 
     def update(self, sync: OffsetSync) -> None:
+        """Add a sync; one that names no possible topic is not kept: other clients may write to the offset-syncs topic."""
+        if len(sync.topic) > MAX_TOPIC_NAME:
+            return
         key = (sync.topic, sync.partition)
         history = self._histories.get(key)
         if history is None or (self._must_read_to_end and not self._ready):

@@ -30,6 +30,7 @@ import structlog
 from mm2.copy.ledger import note_record
 from mm2.kafka.admin import Admin
 from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.log import in_log
 from mm2.kafka.structs import TopicInfo
 from mm2.mirror.discovery import TopicLists, vanished
 from mm2.mirror.ledgers import PROVENANCE_NOTE, Ledgers, Notes
@@ -241,10 +242,10 @@ class Provenance:
         """Topics that came from the target, were promoted on this cluster, and have no start offsets yet.
 
         Copying them completely would duplicate on the target the records that came from there. `mm2 failback` stores
-        the offsets to start from.
+        the offsets to start from. A ledger that any client of the source may have created stops nothing.
         """
         waiting = set()
-        for notes in self.ledgers.notes_of_source(PROMOTED_NOTE, self.source_admin):
+        for notes in self.ledgers.notes_of_source(PROMOTED_NOTE, self.source_admin, proven=True):
             waiting |= {one.remote_topic for one in promotions(notes).values() if not one.turned}
         waiting &= set(topics)
         source, target = self.selection.source_alias, self.selection.target_alias
@@ -349,7 +350,9 @@ def _claims(notes: Notes) -> dict[str, tuple[Path, ...]]:
                     tuple((str(cluster), int(since_ms)) for cluster, since_ms in path) for path in value["paths"]
                 )
         except (KeyError, TypeError, ValueError) as error:
-            log.warning("A note of where a topic came from cannot be read.", topic=name, error=repr(error))
+            log.warning(
+                "A note of where a topic came from cannot be read.", topic=in_log(repr(name)), error=in_log(repr(error))
+            )
     return claims
 
 

@@ -118,6 +118,8 @@ class TopicAcls:
         """
         here = self._described(self.source_admin)
         there = self._described(self.target_admin)
+        # Without a proof another client of the source may have written a note, to have copies on the target deleted.
+        present = here - self._brought(proven=True)
         here -= self._brought()
         wanted = remote_acls(here, self.selection, topics, self.groups, refused=refused, writers=self.writers)
         cluster_id = self.source_admin.describe_cluster().cluster_id or ""
@@ -137,7 +139,7 @@ class TopicAcls:
         gone = {
             acl: of
             for acl, of in self._sources().items()
-            if of not in here or (acl.pattern_type is PatternType.PREFIXED and of in literal)
+            if of not in present or (acl.pattern_type is PatternType.PREFIXED and of in literal)
         }
         over = [
             acl
@@ -160,15 +162,16 @@ class TopicAcls:
         kinds = [ResourceType.TOPIC] + ([ResourceType.GROUP] if self.groups is not None else [])
         return {acl for kind in kinds for acl in admin.describe_acls(acl_filter(kind))}
 
-    def _brought(self) -> set[AclBinding]:
-        """ACLs of the source that flows into it have created, if topic names do not show this.
+    def _brought(self, *, proven: bool = False) -> set[AclBinding]:
+        """ACLs of the source that flows into it have created, if topic names do not show this. ``proven``: by proven ledgers.
 
         Otherwise two flows in opposite directions would preserve each other's ACLs forever.
         """
         if self._names_show_flow():
             return set()
         kinds = (ACL_NOTE, DENIAL_NOTE)
-        return set().union(*(_bindings(self.ledgers.notes_of_source(kind, self.source_admin)) for kind in kinds))
+        notes = (self.ledgers.notes_of_source(kind, self.source_admin, proven=proven) for kind in kinds)
+        return set().union(*map(_bindings, notes))
 
     def _of_others(self) -> set[AclBinding]:
         """ACLs of the target that other flows have created, or want in addition to the flow that created them.

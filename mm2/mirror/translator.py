@@ -5,7 +5,9 @@ wrote the copy or the offset is too old, MirrorMaker's algorithm is used (`mm2.m
 came from the target is translated back with the ledger of the opposite flow, which is on this flow's source: for
 example, a group has consumed `A.t` on B and fails back to `t` on A.
 
-A ledger entry applies to the topics it was written for: a topic that was deleted and recreated since has another id.
+A ledger entry applies to the topics it was written for: a topic that was deleted and recreated since has another id. Any client of
+the source that may create topics there can forge the ledger of the opposite flow, so an entry of it is used only if it has the id
+that its source topic, one of the target, has now: clients without rights on the target do not know it.
 """
 
 from __future__ import annotations
@@ -114,12 +116,17 @@ class Translator:
         entries = map(self.ledger.entry, self.ledger.partitions())
         return {entry.remote_topic for entry in entries if entry is not None}
 
-    def came_under_its_name(self, partition: TopicPartition) -> bool:
-        """Whether, under identity naming, the opposite flow copied this partition here and this flow does not."""
+    def came_under_its_name(self, partition: TopicPartition, on_target: TopicIds) -> bool:
+        """Whether, under identity naming, the opposite flow copied this partition here and this flow does not.
+
+        Also while the id of the target's topic is not known: then it has no translation, and no offset is committed.
+        """
         if self.home_ledger is None or (self.ledger is not None and self.ledger.version(partition)):
             return False
         known = self._standing(self.home_ledger, partition, back=True)
-        return known is not None and known[0].remote_topic == partition.topic
+        if known is None or known[0].remote_topic != partition.topic:
+            return False
+        return on_target.get(partition.topic, "") in {"", known[0].source_id}
 
     def translate(
         self, partition: TopicPartition, offset: int, on_source: TopicIds, on_target: TopicIds
@@ -156,7 +163,7 @@ class Translator:
     def _translate(
         self, partition: TopicPartition, offset: int, on_source: TopicIds, on_target: TopicIds
     ) -> Translated | Untranslated:
-        home = partition.topic if self.came_under_its_name(partition) else self.home_of(partition.topic)
+        home = partition.topic if self.came_under_its_name(partition, on_target) else self.home_of(partition.topic)
         if home is not None:
             return self._back(partition, home, offset, on_source, on_target)
         remote = self.topic_on_target(partition.topic)
@@ -275,6 +282,10 @@ class Translator:
         # For the flow that copied it, the source is this flow's target.
         if changed := _changed(entry, on_target.get(home, ""), on_source.get(partition.topic, "")):
             return Untranslated(changed, was_undone=True)
+        if not entry.source_id or on_target.get(home) != entry.source_id:
+            flow = f"{self._target_alias}->{self._source_alias}"
+            message = f"the ledger of {flow} does not have the id that topic {home} has on {self._target_alias}"
+            return Untranslated(OffsetReason(OffsetReasonCode.NO_LEDGER, message))
         if _with_same_offsets(entry, offset) == offset:
             return Translated(home, offset, is_exact=True)
         found = translation.to_source(offset)

@@ -562,7 +562,7 @@ def test_records_on_the_copy_before_the_last_copied_one_are_not_taken_for_return
     for broker, count in ((kafka_a, 101), (kafka_b, 111)):
         create(broker, topic)
         write(broker, topic, [(None, NUMBER)] * count, 0)
-    copied = LedgerEntry(topic, 0, topic, Mark(101, 111, 101), 101, end=101, foreign=10)
+    copied = LedgerEntry(topic, 0, topic, Mark(101, 111, 101), 101, topic_id(kafka_a, topic), end=101, foreign=10)
     segments = [Segment(0, 0, 100), Segment(100, 110, 1)]
     create(kafka_b, ledger_topic(a), config=LEDGER_CONFIGS)
     write_ledger(kafka_b, a, copied, segments)

@@ -13,6 +13,7 @@ import structlog
 from mm2.connect.api import ConnectError
 from mm2.connect.request_signing import SessionKey
 from mm2.connect.stores import internal_json
+from mm2.kafka.log import in_log
 
 log = structlog.get_logger(__name__)
 
@@ -242,7 +243,7 @@ class ConfigFold:
         try:
             parsed = internal_json.decode(value)
         except ConnectError as error:
-            log.warning("config record cannot be read", offset=offset, reason=str(error))
+            log.warning("config record cannot be read", offset=offset, reason=in_log(str(error)))
             return
         try:
             with self._lock:
@@ -250,7 +251,7 @@ class ConfigFold:
                 event = self._dispatch(name, parsed)
         except _InvalidRecord as refused:
             # Values may contain secrets: describe only the error.
-            log.warning("config record rejected", key=name, offset=offset, reason=str(refused))
+            log.warning("config record rejected", key=in_log(name), offset=offset, reason=in_log(str(refused)))
             return
         if event is not None and self._listener is not None:
             event(self._listener)

@@ -13,6 +13,7 @@ import structlog
 
 from mm2.connect.api import ConnectError
 from mm2.connect.stores import internal_json
+from mm2.kafka.log import in_log
 
 log = structlog.get_logger(__name__)
 
@@ -135,7 +136,7 @@ class OffsetTable:
             connector = _connector_of(key)
             if connector is None:
                 if key in self._values:
-                    log.warning("offset record with an unknown key", key=repr(key[:200]))
+                    log.warning("offset record with an unknown key", key=in_log(key))
                 continue
             keys = self._keys.setdefault(connector, set())
             if key in self._values:

@@ -18,6 +18,7 @@ import structlog
 from mm2.connect.api import ConnectError
 from mm2.connect.stores import internal_json
 from mm2.connect.stores.config_state import ConnectorTaskId
+from mm2.kafka.log import in_log
 
 log = structlog.get_logger(__name__)
 
@@ -199,9 +200,9 @@ class StatusFold:
             elif name.startswith(TOPIC_PREFIX):
                 self._topic_record(name.removeprefix(TOPIC_PREFIX), parsed)
             else:
-                log.warning("status record with an unknown key", key=name)
+                log.warning("status record with an unknown key", key=in_log(name))
         except (UnicodeDecodeError, ConnectError, KeyError, ValueError, TypeError) as error:
-            log.warning("status record cannot be read", key=repr(key), reason=repr(error))
+            log.warning("status record cannot be read", key=in_log(key), reason=in_log(repr(error)))
 
     def _connector_record(self, connector: str, value: Any) -> None:
         with self.lock:

@@ -10,8 +10,11 @@ heartbeat in ``A.heartbeats`` on B shows the part of the first hop.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Final
+
+import structlog
 
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure
@@ -19,8 +22,13 @@ from mm2.mirror.client.mirror_client import TIMEOUT_S, MirrorClient
 from mm2.mirror.client.routes import route
 from mm2.mirror.formats import FormatError, Heartbeat
 
+log = structlog.get_logger(__name__)
+
 #: A flow without heartbeats for longer than this is ignored.
 WINDOW_S: Final = 86_400.0
+#: Flows by topic that are kept, and characters of an alias: any client of a source may create and fill a topic ``x.heartbeats`` there.
+_KEPT: Final = 1_000
+_ALIAS_CHARACTERS: Final = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +70,9 @@ class FreshnessWatch:
 
     The first poll reads the last ``window_s`` seconds: a heartbeats topic is compacted when its segment is full, after
     days. Until then it has 86,400 records a day for each flow, which take 10 µs each.
+
+    ``left_out`` is the number of heartbeats that were not kept: their aliases are too long, or there are too many flows. Those of the
+    topics with the fewest flows are kept.
     """
 
     def __init__(self, client: MirrorClient, window_s: float = WINDOW_S) -> None:
@@ -69,6 +80,8 @@ class FreshnessWatch:
         self._begin_ms = int((time.time() - window_s) * 1000)
         self._next: dict[str, int] = {}
         self._newest: dict[tuple[str, str, str], Heartbeat] = {}
+        self._flows: Counter[str] = Counter()  # in each topic
+        self.left_out = 0
 
     def look(self, timeout_s: float = TIMEOUT_S) -> list[Freshness]:
         """All flows with heartbeats, by topic, the fewest hops first. Raises KafkaFailure.
@@ -102,8 +115,33 @@ class FreshnessWatch:
                 continue
             key = (topic, heartbeat.source, heartbeat.target)
             known = self._newest.get(key)
+            if known is None and not self._has_room(heartbeat, topic):
+                self._leave_out(topic)
+                continue
             # Compared by timestamp: an old heartbeat that was copied again is not newer. One from the future is not the newest: its
             # writer's clock was ahead, and has been corrected.
             is_ahead = known is not None and known.timestamp_ms > time.time() * 1000
             if known is None or is_ahead or known.timestamp_ms <= heartbeat.timestamp_ms:
+                self._flows[topic] += known is None
                 self._newest[key] = heartbeat
+
+    def _has_room(self, heartbeat: Heartbeat, topic: str) -> bool:
+        """Whether one more flow is kept, in place of one in the topic with the most flows if need be."""
+        if max(len(heartbeat.source), len(heartbeat.target)) > _ALIAS_CHARACTERS:
+            return False
+        if len(self._newest) < _KEPT:
+            return True
+        most, flows = self._flows.most_common(1)[0]
+        if self._flows[topic] + 1 >= flows:
+            return False
+        del self._newest[next(key for key in reversed(self._newest) if key[0] == most)]
+        self._flows[most] -= 1
+        self._leave_out(most)
+        return True
+
+    def _leave_out(self, topic: str) -> None:
+        if not self.left_out:
+            log.warning(
+                "Some heartbeats are not shown: there are too many flows, or their aliases are too long.", topic=topic
+            )
+        self.left_out += 1

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from mm2.connect.herder.lifecycle import StatusReports
 from mm2.connect.stores.config_state import ConnectorTaskId
@@ -134,6 +135,15 @@ def test_unreadable_statuses_are_ignored(key: bytes | None, value: bytes) -> Non
     fold = StatusFold()
     fold.apply(key, value)
     assert fold.connectors() == set()
+
+
+@pytest.mark.parametrize("key", [b"k" * 900_000, b"\xff" * 900_000, b"status-connector-" + b"c" * 900_000])
+def test_an_unreadable_record_does_not_fill_the_log(key: bytes) -> None:
+    """Each process that reads the topic logs it at each start."""
+    with capture_logs() as logs:
+        StatusFold().apply(key, b"{}")
+    assert len(logs) == 1
+    assert len(str(logs[0])) < 1_000
 
 
 def test_topics_in_use() -> None:

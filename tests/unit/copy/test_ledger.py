@@ -3,6 +3,7 @@ import zlib
 from collections import Counter
 from unittest.mock import patch
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
@@ -19,10 +20,12 @@ from mm2.copy.ledger import (
     note_record,
     pause_record,
     paused,
+    throttle_record,
     verified_record,
 )
 from mm2.copy.segments import Segment, SegmentChunk, Trail, UnwrittenChunks
 from mm2.copy.session import Lease, LedgerEntry, Mark, PartitionCondition, PreviousCommit, Start
+from mm2.kafka.records.record import Record
 from mm2.kafka.structs import TopicPartition
 from mm2.reasons import OffsetReason, OffsetReasonCode
 
@@ -279,3 +282,39 @@ def test_a_reason_with_half_a_surrogate_pair_does_not_prevent_the_entry() -> Non
     entry = ledger.entry(TopicPartition("t", 0))
     assert entry is not None
     assert entry.condition == condition._replace(reason="no column a?b")
+
+
+_LONG = "t" * 250
+_PAUSE = Pause("ann", 1)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        entry_record(LedgerEntry(_LONG, 0, "A.t", Mark(0, 0, 0))),
+        chunk_record(TopicPartition(_LONG, 0), SegmentChunk(0)),
+        throttle_record(_LONG, 1),
+        pause_record(_LONG, None, _PAUSE),
+        pause_record(_LONG, 0, _PAUSE),
+        verified_record(TopicPartition(_LONG, 0), Verified(0, 1, 1, 1)),
+        note_record("promoted", ["t" * 70_000], {}),
+        group_record("g" * 70_000, {TopicPartition("t", 0): OffsetReason(OffsetReasonCode.OTHER, "")}),
+        Record(b"k" * 900_000, b"{}"),
+    ],
+)
+def test_names_that_no_topic_can_have_and_long_keys_are_neither_kept_nor_logged(record: Record) -> None:
+    """Whoever may write to the topic would fill the memory and the logs of all processes that read it."""
+    ledger = Ledger()
+    with capture_logs() as logs:
+        ledger.apply(record.key, record.value)
+    assert (ledger.partitions(), ledger.versions(), ledger.throttles(), ledger.pauses()) == ([], {}, {}, {})
+    assert (ledger.verifications(), ledger.notes("promoted"), ledger.group_reasons()) == ({}, {}, {})
+    assert len(logs) == 1
+    assert len(str(logs[0])) < 1_000
+
+
+def test_the_longest_names_are_kept() -> None:
+    ledger = Ledger()
+    for row in (pause_record(_LONG[:249], None, _PAUSE), note_record("acl", ["t" * 249, "User:" + "u" * 32_000], {})):
+        ledger.apply(row.key, row.value)
+    assert len(ledger.pauses()) == len(ledger.notes("acl")) == 1

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from mm2.copy.ledger import Ledger
+from mm2.copy.ledger import Ledger, entry_record, note_record
+from mm2.copy.session import CopyId, LedgerEntry, Mark
 from mm2.kafka.errors import BrokerFailure, KafkaFailure, TimeoutFailure
-from mm2.kafka.structs import TopicInfo
+from mm2.kafka.records.record import Record
+from mm2.kafka.structs import OffsetInfo, TopicInfo
 from mm2.mirror.clients import MirrorClients
-from mm2.mirror.ledgers import Ledgers
+from mm2.mirror.ledgers import ACL_NOTE, PROVENANCE_NOTE, Ledgers
+from mm2.mirror.promotions import PROMOTED_NOTE, Promotion
 
 
 class Target:
@@ -53,3 +57,46 @@ def test_a_ledger_that_was_recreated_is_noticed_whatever_happens_between(monkeyp
     target.topic_id = ""
     ledgers.own()
     assert (ledgers.was_recreated(), ledgers.losses) == (False, 1), "brokers before 2.8 have no topic ids"
+
+
+_OF_B = LedgerEntry("t", 0, "t", Mark(5, 5, 5), source_id="id on B")
+_PROMOTED = Promotion("t", "t", "failover", 1)
+
+
+@pytest.mark.parametrize(
+    ("record", "is_proven"),
+    [
+        (entry_record(_OF_B), True),
+        (entry_record(_OF_B.replace(source_id="", copy_id=CopyId("", "c", "cluster B"))), True),
+        (note_record(PROVENANCE_NOTE, ["u"], {"paths": [[["cluster C", 1], ["cluster B", 2]]]}), True),
+        (note_record(ACL_NOTE, ["x"], {"cluster": "cluster B"}), True),
+        (entry_record(_OF_B.replace(source_id="guessed", copy_id=CopyId("", "c", "guessed"))), False),
+        (entry_record(_OF_B.replace(source_id="")), False),
+        (note_record(PROVENANCE_NOTE, ["u"], {"paths": [[["guessed", 1]]]}), False),
+        (note_record(PROVENANCE_NOTE, ["u"], {"paths": 7}), False),
+        (note_record(ACL_NOTE, ["x"], {"cluster": ""}), False),
+    ],
+)
+def test_a_ledger_on_the_source_is_proven_by_an_id_of_the_target(
+    monkeypatch: pytest.MonkeyPatch, record: Record, *, is_proven: bool
+) -> None:
+    """Any client of the source may create one; only a flow that reads from the target knows its ids."""
+    ledger = Ledger()
+    for one in (record, _PROMOTED.record()):
+        ledger.apply(one.key, one.value)
+    monkeypatch.setattr(Ledgers, "read", lambda *_: ledger)
+    source = SimpleNamespace(
+        list_topics=lambda: ["orders", "mm2-ledger.X.internal"],
+        describe_topics=lambda names: {name: TopicInfo(name, "id", internal=False, partitions={}) for name in names},
+        list_offsets=lambda partitions: dict.fromkeys(partitions, OffsetInfo(2, -1, -1)),
+    )
+    target = SimpleNamespace(
+        describe_cluster=lambda: SimpleNamespace(cluster_id="cluster B"),
+        describe_topics=lambda names: {
+            name: TopicInfo(name, "id on B", internal=False, partitions={}) for name in names
+        },
+    )
+    ledgers = Ledgers(MirrorClients({"source.cluster.alias": "A"}), cast(Any, target))
+    for _ in range(2):  # the second time what was read before
+        assert len(list(ledgers.notes_of_source(PROMOTED_NOTE, cast(Any, source)))) == 1
+        assert len(list(ledgers.notes_of_source(PROMOTED_NOTE, cast(Any, source), proven=True))) == is_proven

@@ -136,3 +136,12 @@ def test_translation_never_skips_a_record(steps: list[int], data: st.DataObject)
     translated = made.translate("t", 0, group)
     assert translated is not None
     assert translated == -1 if group < offsets[0] else translated <= 2 * group
+
+
+def test_syncs_of_topics_that_no_cluster_can_have_are_not_kept() -> None:
+    """Other clients may write to the offset-syncs topic, and each name is kept for the life of the process."""
+    store = OffsetSyncStore(must_read_to_end=False)
+    for length in (249, 250):
+        store.update(OffsetSync("t" * length, 0, 5, 5))
+    assert store.history("t" * 249, 0)
+    assert store.history("t" * 250, 0) is None

@@ -54,6 +54,7 @@ class TwoLedgers:
         self._own, self._opposite = own, opposite  # lists of one, which the other flow shares
         self._read = own[0]
         self.losses = 0
+        self.is_proven = True
 
     def own(self) -> Ledger:
         self.losses += self._own[0] is not self._read
@@ -63,8 +64,9 @@ class TwoLedgers:
     def was_recreated(self) -> bool:
         return self._own[0] is not self._read
 
-    def notes_of_source(self, kind: str, _admin: Any) -> Iterator[Notes]:
-        yield self._opposite[0].notes(kind)
+    def notes_of_source(self, kind: str, _admin: Any, *, proven: bool = False) -> Iterator[Notes]:
+        if self.is_proven or not proven:
+            yield self._opposite[0].notes(kind)
 
     def write(self, records: Sequence[Record]) -> None:
         for record in records:
@@ -170,3 +172,14 @@ def test_promotions_that_the_ledger_lost_are_written_again() -> None:
     ledgers.write([withdrawn("orders")])
     found.allowed({"orders"})
     assert found.handed_over == set(), "a failback is no loss"
+
+
+def test_a_promotion_in_a_forged_ledger_on_the_source_stops_no_topic() -> None:
+    """Any client of the source may create a topic with the name of a ledger, but not one that is proven."""
+    ledgers = TwoLedgers([Ledger()], [Ledger()])
+    TwoLedgers(ledgers._opposite, []).write([Promotion("orders", "orders", "failover", 5).record()])
+    found = flow("A", "B", ledgers)
+    assert found.allowed({"orders"}) == (set(), True), "it has failed over from B to A"
+    ledgers.is_proven = False
+    assert found.allowed({"orders"}) == ({"orders"}, True)
+    assert found.foreseen({"orders"}) == {"orders"}

@@ -13,10 +13,12 @@ from mm2.mirror.kept_records import ForeignRun, kept_note_records, kept_records
 from mm2.mirror.offset_sync_store import OffsetSyncStore
 from mm2.mirror.policy import DefaultReplicationPolicy, IdentityReplicationPolicy, ReplicationPolicy
 from mm2.mirror.routing import NO_ROUTE, TopicRoute, topic_route
-from mm2.mirror.translator import Translated, Translator, Untranslated
+from mm2.mirror.translator import TopicIds, Translated, Translator, Untranslated
 from mm2.reasons import OffsetReason, OffsetReasonCode
 
 P0 = TopicPartition("t", 0)
+#: The id of the target's topic of which the opposite flow has made a copy.
+OURS: TopicIds = {"t": "source-1"}
 
 
 def ledger(
@@ -30,10 +32,11 @@ def ledger(
     is_preserved: bool = False,
     end: int = -1,
     foreign: int = 0,
+    source_id: str = "source-1",
 ) -> Ledger:
     found = Ledger()
     source = TopicPartition(topic, 0)
-    entry = LedgerEntry(topic, 0, remote, mark, source_id="source-1", target_id="target-1", former=former)
+    entry = LedgerEntry(topic, 0, remote, mark, source_id=source_id, target_id="target-1", former=former)
     entry = entry.replace(is_preserved=is_preserved, end=end, foreign=foreign)
     for row in (chunk_record(source, SegmentChunk(0, segments, list(gaps))), entry_record(entry)):
         found.apply(row.key, row.value)
@@ -82,7 +85,7 @@ def test_preserved_offsets_are_the_same_up_to_the_end_of_the_copy() -> None:
 def test_a_group_fails_back_with_the_same_offset_where_offsets_are_preserved() -> None:
     home = ledger([Segment(0, 0, 40)], Mark(50, 50, 40), topic="u", remote="B.u", is_preserved=True)
     known = translator(home=home)
-    back = known.translate(TopicPartition("B.u", 0), 45, {}, {})
+    back = known.translate(TopicPartition("B.u", 0), 45, {}, {"u": "source-1"})
     assert back == Translated("u", 45, is_exact=True)
 
 
@@ -90,7 +93,7 @@ def test_a_copy_without_records_has_no_offsets_as_in_java_but_leads_back() -> No
     mark = Mark(50, 0, 0)
     assert reason(translator(ledger([], mark, end=50)).translate(P0, 50, {}, {})) is OffsetReasonCode.NOT_COPIED
     back = translator(None, home=ledger([], mark, remote="B.t", end=50))
-    assert back.translate(TopicPartition("B.t", 0), 0, {}, {}) == Translated("t", 50, is_exact=True)
+    assert back.translate(TopicPartition("B.t", 0), 0, {}, OURS) == Translated("t", 50, is_exact=True)
 
 
 def test_without_a_ledger_offsets_are_translated_like_mm2() -> None:
@@ -167,11 +170,11 @@ def test_under_identity_naming_an_empty_copy_of_the_opposite_flow_does_not_repla
     """The group would read all records again: the opposite flow has opened the topic once, and copied nothing."""
     policy = IdentityReplicationPolicy()
     policy.configure({"source.cluster.alias": "A"})
-    home = ledger([], Mark(0, 0, 0), remote="t")
+    home, on_target = ledger([], Mark(0, 0, 0), remote="t", source_id="target-1"), {"t": "target-1"}
     known = translator(ledger([], Mark(0, 0, 0), remote="t"), (480, 490), home=home, policy=policy)
-    assert known.translate(P0, 500, {}, {}) == Translated("t", 491, is_exact=False)
+    assert known.translate(P0, 500, {}, on_target) == Translated("t", 491, is_exact=False)
     without = translator(ledger([], Mark(0, 0, 0), remote="t"), home=home, policy=policy)
-    assert without.translate(P0, 500, {}, {}) == Translated("t", 0, is_exact=False)
+    assert without.translate(P0, 500, {}, on_target) == Translated("t", 0, is_exact=False)
 
 
 def test_recreated_topics_are_not_translated() -> None:
@@ -190,8 +193,8 @@ def test_a_group_that_consumed_a_copy_fails_back() -> None:
     known = translator(None, home=home)
     came = TopicPartition("B.t", 0)
     assert known.translate(came, 40, {"B.t": "target-1"}, {"t": "source-1"}) == Translated("t", 40, is_exact=True)
-    assert known.translate(came, 120, {}, {}) == Translated("t", 122, is_exact=True)
-    assert known.translate(came, 150, {}, {}) == Translated("t", 152, is_exact=True)
+    assert known.translate(came, 120, {}, OURS) == Translated("t", 122, is_exact=True)
+    assert known.translate(came, 150, {}, OURS) == Translated("t", 152, is_exact=True)
     assert reason(known.translate(came, 40, {}, {"t": "other"})) is OffsetReasonCode.RECREATED
     assert reason(translator().translate(came, 40, {}, {})) is OffsetReasonCode.NO_LEDGER
 
@@ -201,8 +204,8 @@ def test_under_identity_naming_failback_uses_the_ledgers() -> None:
     policy = IdentityReplicationPolicy()
     policy.configure({"source.cluster.alias": "A"})
     known = translator(None, home=home, policy=policy)
-    assert known.translate(P0, 57, {}, {}) == Translated("t", 50, is_exact=True)
-    assert known.came_under_its_name(P0)
+    assert known.translate(P0, 57, {}, OURS) == Translated("t", 50, is_exact=True)
+    assert known.came_under_its_name(P0, OURS)
     known.ledger = ledger([Segment(0, 0, 10)], Mark(10, 10, 0), remote="t")
     assert known.translate(P0, 5, {}, {}) == Translated("t", 5, is_exact=True), "this flow copies it"
 
@@ -216,27 +219,27 @@ def test_the_next_records_of_a_group_that_other_producers_wrote_to_a_copy_are_na
     if policy is not None:
         policy.configure({"source.cluster.alias": "A"})
     known, came = translator(None, home=home, policy=policy), TopicPartition(remote, 0)
-    found = known.translate(came, 103, {}, {})
+    found = known.translate(came, 103, {}, OURS)
     assert found == Translated("t", 100, is_exact=False, not_copied=(103, 110))
     assert isinstance(found, Translated)
     assert found.unread == OffsetReason(
         OffsetReasonCode.NEXT_NOT_COPIED,
         "its next records, at offsets 103 to 109, are on the source only: the offset on the target is after them",
     )
-    assert known.translate(came, 99, {}, {}) == Translated("t", 99, is_exact=True)
-    assert known.translate(came, 110, {}, {}) == Translated("t", 100, is_exact=True)
-    assert known.translate(came, 111, {}, {}) == Translated("t", 101, is_exact=True), "what follows is copied"
+    assert known.translate(came, 99, {}, OURS) == Translated("t", 99, is_exact=True)
+    assert known.translate(came, 110, {}, OURS) == Translated("t", 100, is_exact=True)
+    assert known.translate(came, 111, {}, OURS) == Translated("t", 101, is_exact=True), "what follows is copied"
     known.home_ledger = ledger(segments, Mark(101, 111, 101), remote=remote)
     known._known.clear()
-    assert known.translate(came, 103, {}, {}) == Translated("t", 100, is_exact=True), "no foreign record was counted"
+    assert known.translate(came, 103, {}, OURS) == Translated("t", 100, is_exact=True), "no foreign record was counted"
 
 
 def test_the_marker_of_a_transaction_is_no_record_of_other_producers() -> None:
     """In exactly-once mode the copy has no session, and a marker after each transaction."""
     home = ledger([Segment(0, 0, 100), Segment(100, 101, 50)], Mark(150, 155, 150), remote="B.t", foreign=4)
-    found = translator(None, home=home).translate(TopicPartition("B.t", 0), 100, {}, {})
+    found = translator(None, home=home).translate(TopicPartition("B.t", 0), 100, {}, OURS)
     assert found == Translated("t", 100, is_exact=True)
-    found = translator(None, home=home).translate(TopicPartition("B.t", 0), 151, {}, {})
+    found = translator(None, home=home).translate(TopicPartition("B.t", 0), 151, {}, OURS)
     assert found == Translated("t", 150, is_exact=False, not_copied=(151, 155))
 
 
@@ -262,9 +265,11 @@ def test_under_identity_naming_records_of_the_other_flow_are_translated_by_its_l
     """B->A has copied 100 records, at B's offsets from 7 on; then applications wrote on B, and this flow started at 107."""
     policy = IdentityReplicationPolicy()
     policy.configure({"source.cluster.alias": "A"})
-    home = ledger([Segment(0, 7, 100)], Mark(100, 107, 0), remote="t")
+    home = ledger([Segment(0, 7, 100)], Mark(100, 107, 0), remote="t", source_id="target-1")
     known = translator(ledger([Segment(107, 130, 50)], Mark(157, 180, 0), remote="t"), home=home, policy=policy)
-    assert known.translate(P0, 57, {}, {}) == Translated("t", 50, is_exact=True), "before: where it came from"
+    assert known.translate(P0, 57, {}, {"t": "target-1"}) == Translated("t", 50, is_exact=True), (
+        "before: where it came from"
+    )
     assert known.translate(P0, 110, {}, {}) == Translated("t", 133, is_exact=True), "since: where it was copied to"
     assert known.translate(P0, 107, {}, {}) == Translated("t", 130, is_exact=True)
 
@@ -371,3 +376,22 @@ def test_a_group_that_has_read_all_of_an_idle_topic_of_a_merge_continues_at_its_
     assert [one.offset for one in found.values() if isinstance(one, Translated)] == [500, 500]
     found = known.translate_group({a: 9, b: 600}, {}, {})
     assert [one.offset for one in found.values() if isinstance(one, Translated)] == [9, 9]
+
+
+@pytest.mark.parametrize("forged_id", ["", "guessed"])
+def test_a_forged_ledger_on_the_source_translates_nothing(forged_id: str) -> None:
+    """A client of the source may create the ledger of a flow B->A there; it does not know the id of B's own topic."""
+    home = ledger([Segment(990, 0, 10)], Mark(1000, 10, 10), remote="B.t", source_id=forged_id)
+    for on_target in (OURS, {"t": ""}, {}):
+        found = translator(home=home).translate(TopicPartition("B.t", 0), 7, {"B.t": "target-1"}, on_target)
+        assert isinstance(found, Untranslated), on_target
+
+
+@pytest.mark.parametrize("forged_id", ["", "guessed"])
+def test_a_forged_ledger_on_the_source_prevents_no_translation_under_identity_naming(forged_id: str) -> None:
+    policy = IdentityReplicationPolicy()
+    policy.configure({"source.cluster.alias": "A"})
+    home = ledger([Segment(990, 0, 10)], Mark(1000, 10, 10), remote="t", source_id=forged_id)
+    known = translator(None, (0, 0), (5, 5), home=home, policy=policy)
+    assert not known.came_under_its_name(P0, OURS), "then its group offsets would not be synced"
+    assert known.translate(P0, 5, {"t": "target-1"}, OURS) == Translated("t", 5, is_exact=False)

@@ -11,7 +11,7 @@ import pytest
 
 from mm2.config.configdef import ConfigException
 from mm2.connect.api import ConnectError
-from mm2.copy.ledger import Ledger
+from mm2.copy.ledger import Ledger, note_record
 from mm2.kafka.admin import Admin
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
@@ -19,12 +19,12 @@ from mm2.kafka.records.record import Record
 from mm2.kafka.structs import AclBinding, AclOperation, AclPermission, PatternType, ResourceType
 from mm2.mirror.clients import MirrorClients
 from mm2.mirror.filters import DefaultTopicFilter
-from mm2.mirror.ledgers import Ledgers
+from mm2.mirror.ledgers import ACL_NOTE, Ledgers
 from mm2.mirror.policy import DefaultReplicationPolicy, IdentityReplicationPolicy
 from mm2.mirror.promotions import Promotion
 from mm2.mirror.recurring_errors import RecurringErrors
 from mm2.mirror.selection import TopicSelection
-from mm2.mirror.topic_acls import TopicAcls
+from mm2.mirror.topic_acls import TopicAcls, fields_of
 from mm2.mirror.write_denials import WriteDenials, denial_note, flow_principals, noted_denials, wanted_denials
 
 US = frozenset({"User:mirror"})
@@ -386,9 +386,27 @@ def test_a_flow_back_does_not_copy_denials_to_topics_of_the_same_name() -> None:
     into_source.apply(note.key, note.value)
     denials = denials_of(target)
     denials.selection = dataclasses.replace(denials.selection, policy=IdentityReplicationPolicy())
-    target.notes_of_source = lambda kind, _admin: iter([into_source.notes(kind)])  # type: ignore[attr-defined]
+    target.notes_of_source = lambda kind, _admin, *, proven=False: iter([into_source.notes(kind)])  # type: ignore[attr-defined]
     target.notes_of_others = lambda _kind: iter(())  # type: ignore[attr-defined]
     assert [*acl_sync(source, target, denials).plan(["t"]).create] == []
+
+
+def test_a_note_in_a_forged_ledger_on_the_source_deletes_no_acl() -> None:
+    """Any client of the source may create the ledger of a flow into it, and note an ACL of the source there."""
+    here = dataclasses.replace(grant(operation=AclOperation.READ), resource_name="t")
+    source, target = Source(here), Target(OURS)
+    denials = denials_of(target)
+    denials.selection = dataclasses.replace(denials.selection, policy=IdentityReplicationPolicy())
+    note = note_record(ACL_NOTE, fields_of(here), {"of": fields_of(here)})
+    forged = Ledger()
+    target.notes_of_source = lambda kind, _admin, *, proven=False: iter([] if proven else [forged.notes(kind)])  # type: ignore[attr-defined]
+    target.notes_of_others = lambda _kind: iter(())  # type: ignore[attr-defined]
+    sync = acl_sync(source, target, denials)
+    sync.sync(["t"])
+    assert here in target.acls
+    forged.apply(note.key, note.value)
+    sync.sync(["t"])
+    assert here in target.acls
 
 
 def test_denials_that_the_ledger_lost_are_noted_again() -> None:
