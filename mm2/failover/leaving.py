@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from mm2.copy.states import PartitionState
-from mm2.failover.evidence import FailoverReport, PartitionEvidence, counted, missing_records, target_problems
+from mm2.evidence import counted
+from mm2.failover.evidence import FailoverReport, PartitionEvidence, missing_records, target_problems
 from mm2.failover.foreign import ForeignRuns, foreign_records, kept_notes, where
 from mm2.failover.groups import Choice
 from mm2.failover.partitions import NothingChosen, chosen_partitions, partitions_of, source_ends

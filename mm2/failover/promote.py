@@ -8,9 +8,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from mm2.evidence import counted
 from mm2.failover.copy_control import hand_over, may_be_promoted, on_interrupt
 from mm2.failover.denials import denials_of, to_allow
-from mm2.failover.evidence import FailoverReport, counted, target_problems
+from mm2.failover.evidence import FailoverReport, target_problems
 from mm2.failover.groups import Choice
 from mm2.failover.leaving import (
     Before,
