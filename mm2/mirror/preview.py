@@ -34,7 +34,7 @@ from mm2.evidence import UNCOMPARED, counted
 from mm2.kafka.admin import Admin
 from mm2.kafka.admin.rights import Rights
 from mm2.kafka.error_codes import ErrorCode
-from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.errors import BrokerFailure, KafkaFailure, failures_in
 from mm2.kafka.structs import (
     AclBinding,
     AclFilter,
@@ -401,7 +401,7 @@ class _Previewer:
         found = target_losses(self._admins[Side.TARGET], entries) if entries else {}
         alias = self._pair.target
         lost = [(tp, loss) for tp, loss in found.items() if isinstance(loss, TargetLoss)]
-        unread = [loss for loss in found.values() if isinstance(loss, KafkaFailure)]
+        unread = list(failures_in(found).values())
         if lost:
             where = f"{counted(len(lost), 'partition')}, first {lost[0][0]}: {lost[0][1]}"
             self._errors.append(f"Cluster {alias} does not have all records that were copied to it, in {where}.")
