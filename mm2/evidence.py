@@ -74,6 +74,11 @@ class Statement:
         return (self.text if is_known else self.without).format(**values)
 
 
+def counted(count: int, thing: str) -> str:
+    """``1 record``, ``1,200 records``, ``2 properties``."""
+    return f"{count:,} {thing if count == 1 else f'{thing}s'.replace('tys', 'ties')}"
+
+
 _LOGS: Final = (Evidence.SOURCE_LOGS, Evidence.LEDGER, Evidence.TARGET_LOGS)
 _STATUS: Final = "`status`, page Flows, field `sentence`"
 

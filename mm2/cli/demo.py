@@ -25,7 +25,7 @@ from mm2.cli.verbs import examples, seconds
 from mm2.connect.api import ConnectError
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
-from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.errors import KafkaFailure, value_of
 from mm2.kafka.settings import ClientSettings
 from mm2.sandbox.compare import TopicComparison, compare_topics
 from mm2.sandbox.errors import SandboxError
@@ -259,8 +259,7 @@ def _cluster(stack: ExitStack, kafka: LocalKafka) -> Cluster:
 
 def _create_topics(cluster: Cluster) -> None:
     for result in Admin(cluster).create_topics([topic.new_topic for topic in TOPICS]).values():
-        if isinstance(result, KafkaFailure):
-            raise result
+        value_of(result)
 
 
 def _replica(topic: str) -> str:

@@ -13,14 +13,13 @@ from mm2.cli.output import is_wide, write_document
 from mm2.cli.tables import ALL_ROWS, COLLAPSED_ABOVE, MOST_ROWS, TableRow, number, short_table, table
 from mm2.config.mirrormaker import SourceAndTarget
 from mm2.copy.states import PartitionState
-from mm2.evidence import LEFT, MISSING_ZERO
+from mm2.evidence import LEFT, MISSING_ZERO, counted
 from mm2.failover.evidence import (
     DONE,
     FailoverReport,
     GroupEvidence,
     Outcome,
     PartitionEvidence,
-    counted,
     missing_records,
 )
 from mm2.failover.groups import Choice

@@ -20,7 +20,7 @@ from mm2.copy.ledger import Ledger, LedgerLog
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
-from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.errors import BrokerFailure, value_of
 from mm2.mirror.clients import ClientKind, MirrorClients, Side
 from mm2.mirror.filters import pattern_list
 from mm2.mirror.plugins import connect_plugins, plugin_props
@@ -143,8 +143,7 @@ class ConfiguredFlow:
         if isinstance(found, BrokerFailure) and found.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             sentence = f"Cluster {self.pair.target} has no ledger {topic}: nothing has been copied there yet, "
             raise CommandError(f"{sentence}not by this version, or the topic was deleted.")
-        if isinstance(found, KafkaFailure):
-            raise found
+        value_of(found)
         following = LedgerLog(settings, topic, name=self.pair.target)
         try:
             following.start(_READ_S)

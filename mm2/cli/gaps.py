@@ -20,8 +20,7 @@ from mm2.cli.verbs import examples
 from mm2.copy.ledger import Ledger
 from mm2.copy.segments import INTENDED, Gap
 from mm2.copy.session import LedgerEntry
-from mm2.evidence import GAPS, NO_GAP
-from mm2.failover.evidence import counted
+from mm2.evidence import GAPS, NO_GAP, counted
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.clients import Side

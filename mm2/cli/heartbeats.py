@@ -21,7 +21,7 @@ from mm2.config.mirror_keys import HEARTBEAT_CONNECTOR, SOURCE_CONNECTOR, is_job
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.evidence import FRESH
 from mm2.kafka.cluster import Cluster
-from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.errors import KafkaFailure, failures_in
 from mm2.kafka.settings import ClientSettings
 from mm2.mirror.client import Freshness, FreshnessWatch, MirrorClient, ReplicationPolicy
 
@@ -118,7 +118,7 @@ def run(options: Any) -> int:
     aliases = list(dict.fromkeys(options.clusters or config.clusters))
     with ThreadPoolExecutor(max(1, len(aliases)), thread_name_prefix="heartbeats") as pool:
         results = dict(zip(aliases, pool.map(ask, aliases), strict=True))
-        silent = {alias for alias, rows in results.items() if isinstance(rows, KafkaFailure)}
+        silent = set(failures_in(results))
         others = [alias for alias in config.clusters if alias not in results]
         asked = zip(others, pool.map(partial(_answers, options.config), others), strict=True)
         silent |= {alias for alias, is_up in asked if not is_up}
@@ -126,7 +126,7 @@ def run(options: Any) -> int:
     for row in itertools.chain.from_iterable(answers.values()):
         if row["verdict"] == "fresh" and row["hops"] == 0 and row["source"] in silent:
             row["verdict"] = UNPROVEN
-    errors = {alias: str(failure) for alias, failure in results.items() if isinstance(failure, KafkaFailure)}
+    errors = {alias: str(failure) for alias, failure in failures_in(results).items()}
     if options.json:
         write_document(options, {"clusters": answers, "troubles": errors}, ascii_only=True)
     else:

@@ -14,7 +14,7 @@ from mm2.cli.status import add_timeout, look
 from mm2.cli.tables import at_least, number, records_at_risk, seconds_at_risk, table
 from mm2.cli.verbs import examples
 from mm2.codec import encode
-from mm2.evidence import Evidence
+from mm2.evidence import Evidence, counted
 from mm2.observer.flow_state import looked_at
 from mm2.observer.sums import risk_of
 from mm2.observer.views import FlowView, PartitionView, Snapshot
@@ -210,7 +210,7 @@ def _write(
     rest = f" ({number(left)} more: --top 0)" if left else ""
     risk = flow.risk
     over_threshold = "" if over is None else f", {number(len(over))} over {threshold}"
-    count = f"{number(len(partitions))} partition{'' if len(partitions) == 1 else 's'}{rest}"
+    count = f"{counted(len(partitions), 'partition')}{rest}"
     if text := looked_at(flow, _EVIDENCE):
         sys.stdout.write(f"{flow.name}: {text}\n")
     sys.stdout.write(

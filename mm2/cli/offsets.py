@@ -27,7 +27,7 @@ from mm2.connect.stores.offset_survey import KeptOffset, configured_connectors, 
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
-from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.errors import BrokerFailure, value_of
 from mm2.kafka.settings import ClientSettings
 from mm2.mirror.adoption import Adopter, AdoptionRefused, Origin
 
@@ -79,8 +79,7 @@ class OffsetsLocation:
         found = Admin(cluster).describe_topics([topic])[topic]
         if isinstance(found, BrokerFailure) and found.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise CommandError(f"There is no topic {topic} at {self.props['bootstrap.servers']}.")
-        if isinstance(found, KafkaFailure):
-            raise found
+        value_of(found)
 
 
 def before(text: str | None, now_ms: int) -> int | None:

@@ -15,7 +15,7 @@ from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.config.properties import load_properties
 from mm2.config.provider_values import hide_known
 from mm2.config.unread import unread_message
-from mm2.evidence import NO_PROBLEM, NO_STEPS
+from mm2.evidence import NO_PROBLEM, NO_STEPS, counted
 from mm2.failover.sides import FlowConfig
 from mm2.mirror.plans import plan_flows
 from mm2.mirror.plugins import connect_plugins, plugin_limits, plugin_props
@@ -178,9 +178,9 @@ def _summary(one: Preview) -> str:
     fails = sum(bool(step.error) for step in one.steps)
     missing = sum(bool(right.missing and not right.need.instead) for right in one.rights)
     unknown = sum(right.allowed is AclState.UNKNOWN for right in one.rights)
-    parts = [f"{number(len(one.steps))} step{'' if len(one.steps) == 1 else 's'}"]
+    parts = [counted(len(one.steps), "step")]
     parts += [f"{number(fails)} of them would fail"] if fails else []
-    parts += [f"{number(missing)} right{'' if missing == 1 else 's'} missing"] if missing else []
+    parts += [f"{counted(missing, 'right')} missing"] if missing else []
     parts += [f"{number(unknown)} not known"] if unknown else []
     parts += [f"{number(len(one.errors))} problems"] if one.errors else []
     return ", ".join(parts) + (NO_PROBLEM(is_known=not (unknown or one.unreachable)) if one.is_well else "")

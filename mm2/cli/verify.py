@@ -22,7 +22,7 @@ from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.connect.api import ConnectError
 from mm2.copy.driver.jvm import SparkUnavailable
 from mm2.copy.spec import ChangesSpec
-from mm2.evidence import VERIFIED
+from mm2.evidence import VERIFIED, counted
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.record_changes import changes_spec
@@ -295,10 +295,9 @@ def write_report(out: TextIO, report: VerifyReport, *, brief: bool = False) -> N
     if report.not_repeatable and not brief:
         out.write(f"Differences may be due to this: {report.not_repeatable}.\n")
     took = max(report.seconds, 0.001)
-    count = len(report.partitions)
     out.write(
         f"{report.flow} at {moment(report.ended_ms)}: {VERIFIED(is_known=report.has_compared, verdict=report.verdict)}. {number(report.records)} records of "
-        f"{number(count)} partition{'' if count == 1 else 's'} are on both sides"
+        f"{counted(len(report.partitions), 'partition')} are on both sides"
         f"{_listed(', they differ in ', report.counts)}{_listed('; explained: ', report.explained)}. "
         f"{report.bytes / 1e6:,.1f} MB read in {took:,.1f} s.\n"
     )

@@ -420,3 +420,8 @@ RENAMED: Final = {
     "config.properties.blacklist": "config.properties.exclude",
 }
 """Keys of older releases → their current names; Kafka 4 no longer reads the old ones."""
+
+
+def default_group(source_alias: str) -> str:
+    """The Connect group of the workers of a flow in a MirrorMaker file that has no ``B.group.id``."""
+    return f"{source_alias}-mm2"

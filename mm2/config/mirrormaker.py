@@ -41,6 +41,7 @@ from mm2.config.mirror_keys import (
     SOURCE_CONNECTOR,
     THROTTLE_KEY,
     TOPIC_THROTTLE_PREFIX,
+    default_group,
 )
 from mm2.config.providers import ConfigTransformer
 from mm2.config.rest_keys import LISTENER_PREFIXES, MIRROR_REST_CONFIG
@@ -348,7 +349,7 @@ class MirrorMakerConfig:
         origins.update({key: key for key in self._props if key.startswith((*WORKER_PREFIXES, _PROVIDERS))})
         defaults = {
             "client.id": str(pair),
-            "group.id": f"{pair.source}-mm2",
+            "group.id": default_group(pair.source),
             "offset.storage.topic": f"mm2-offsets.{pair.source}.internal",
             "status.storage.topic": f"mm2-status.{pair.source}.internal",
             "config.storage.topic": f"mm2-configs.{pair.source}.internal",

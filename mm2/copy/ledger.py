@@ -31,6 +31,7 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
+from mm2.config.mirror_keys import default_group
 from mm2.copy.segments import CHUNKS_KEPT, Segment, SegmentChunk, UnwrittenChunks
 from mm2.copy.session import Lease, LedgerEntry, Start, WrittenPosition, lease_of, start_of, written_start
 from mm2.kafka.cluster import Cluster
@@ -71,7 +72,7 @@ def ledger_topic(source_alias: str, group: str = "", connector: str = _FLOW_CONN
     The alias does not identify a copy: a Connect cluster may have several connectors with one alias, and other Connect clusters may
     write to the same target. What one of them has copied says nothing about the others.
     """
-    default = f"{source_alias}-mm2"
+    default = default_group(source_alias)
     if (group or default, connector) != (default, _FLOW_CONNECTOR):
         digest = hashlib.sha256(json.dumps([group, connector]).encode()).hexdigest()
         return f"mm2-ledger-{digest[:16]}.{source_alias}.internal"

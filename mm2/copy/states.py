@@ -9,6 +9,9 @@ from typing import Final
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure
 
+#: From this number of source offsets behind on, a partition is catching up.
+BEHIND_OFFSETS: Final = 10_000
+
 
 class PartitionState(StrEnum):
     """The state of one partition. Every state except RUNNING and CATCHING_UP is reported with a reason, an offset and

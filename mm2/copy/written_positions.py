@@ -17,7 +17,7 @@ import structlog
 from mm2.copy.session import POSITION_HEADER, CopyId, PositionHeader, Seen, WrittenPosition
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
-from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.errors import KafkaFailure, value_of
 from mm2.kafka.log import in_log
 from mm2.kafka.partitioner import partition_for
 from mm2.kafka.reader import read_partition
@@ -127,12 +127,8 @@ def _place(info: TopicInfo, partition: int) -> str:
 
 def _offsets(admin: Admin, partitions: Collection[TopicPartition], when: int) -> dict[TopicPartition, int]:
     """Raises KafkaFailure."""
-    found = {}
-    for tp, answer in admin.list_offsets(dict.fromkeys(partitions, when), "read_committed").items():
-        if isinstance(answer, KafkaFailure):
-            raise answer
-        found[tp] = answer.offset
-    return found
+    answers = admin.list_offsets(dict.fromkeys(partitions, when), "read_committed")
+    return {tp: value_of(answer).offset for tp, answer in answers.items()}
 
 
 def _header(record: Record) -> PositionHeader | None:

@@ -9,8 +9,8 @@ from typing import Final
 
 from mm2.copy.session import LedgerEntry
 from mm2.copy.states import LASTS_UNTIL_RESET
+from mm2.evidence import counted
 from mm2.failover.denials import allow_writes
-from mm2.failover.evidence import counted
 from mm2.failover.partitions import is_paused
 from mm2.failover.sides import Sides, now_ms
 from mm2.kafka.errors import KafkaFailure

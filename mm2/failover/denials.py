@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from mm2.config.mirror_keys import DENY_WRITES_KEY
-from mm2.failover.evidence import counted
+from mm2.evidence import counted
 from mm2.failover.groups import Choice
 from mm2.failover.sides import Sides
 from mm2.kafka.errors import KafkaFailure

@@ -11,14 +11,10 @@ from enum import StrEnum
 from typing import Any
 
 from mm2.codec import encode, stored
+from mm2.evidence import counted
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.kept_records import ForeignRun
 from mm2.reasons import WayBackCode
-
-
-def counted(count: int, thing: str) -> str:
-    """``1 record``, ``1,200 records``."""
-    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
 
 
 @dataclass(frozen=True, slots=True)

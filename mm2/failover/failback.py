@@ -29,13 +29,13 @@ from mm2.connect.stores.config_state import RESTART_PREFIX, RestartRequest
 from mm2.connect.stores.offset_survey import KeptOffset, kept_offsets
 from mm2.copy.executor.positions import offset_key, offset_value
 from mm2.copy.ledger import note_record
+from mm2.evidence import counted
 from mm2.failover.copy_control import on_interrupt, resume_copying
 from mm2.failover.divergence import Divergence, gone_topics
 from mm2.failover.evidence import (
     FailoverReport,
     PartitionEvidence,
     StartEvidence,
-    counted,
     missing_records,
     target_problems,
 )

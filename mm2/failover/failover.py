@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from mm2.evidence import counted
 from mm2.failover.copy_control import hand_over, may_be_promoted, on_interrupt
 from mm2.failover.denials import denials_of, still_denied, to_allow
 from mm2.failover.evidence import (
@@ -16,7 +17,6 @@ from mm2.failover.evidence import (
     GroupEvidence,
     Outcome,
     PartitionEvidence,
-    counted,
     missing_records,
     target_problems,
 )

@@ -14,7 +14,8 @@ from mm2.copy.executor.target_progress import TargetLookUp
 from mm2.copy.ledger import Ledger
 from mm2.copy.session import LedgerEntry
 from mm2.copy.translation import Translation, holes
-from mm2.failover.evidence import PartitionEvidence, counted
+from mm2.evidence import counted
+from mm2.failover.evidence import PartitionEvidence
 from mm2.failover.sides import OFFSETS_S, Sides
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import EARLIEST, OffsetInfo, TopicInfo, TopicPartition

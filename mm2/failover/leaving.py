@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from mm2.copy.states import PartitionState
-from mm2.failover.evidence import FailoverReport, PartitionEvidence, counted, missing_records, target_problems
+from mm2.evidence import counted
+from mm2.failover.evidence import FailoverReport, PartitionEvidence, missing_records, target_problems
 from mm2.failover.foreign import ForeignRuns, foreign_records, kept_notes, where
 from mm2.failover.groups import Choice
 from mm2.failover.partitions import NothingChosen, chosen_partitions, partitions_of, source_ends
 from mm2.failover.sides import Refused, Sides
 from mm2.failover.uncopied import Uncopied, uncopied
-from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.errors import KafkaFailure, failures_in
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.clients import Side
 
@@ -273,7 +274,7 @@ def wait_until_copied(sides: Sides, choice: Choice, wait_s: float) -> None:
     while True:
         answers = source_ends(sides, chosen)
         ends = {tp: end for tp, end in answers.items() if isinstance(end, int)}
-        error = _ends_message(sides, {tp: end for tp, end in answers.items() if isinstance(end, KafkaFailure)})
+        error = _ends_message(sides, failures_in(answers))
         sides.refresh()
         entries = {tp: sides.ledger.entry(tp) for tp in chosen}
         is_behind = any(entry is not None and ends.get(tp, 0) > entry.mark.source for tp, entry in entries.items())

@@ -8,9 +8,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from mm2.evidence import counted
 from mm2.failover.copy_control import hand_over, may_be_promoted, on_interrupt
 from mm2.failover.denials import denials_of, to_allow
-from mm2.failover.evidence import FailoverReport, counted, target_problems
+from mm2.failover.evidence import FailoverReport, target_problems
 from mm2.failover.groups import Choice
 from mm2.failover.leaving import (
     Before,
@@ -24,7 +25,7 @@ from mm2.failover.leaving import (
 from mm2.failover.partitions import last_contact_ms
 from mm2.failover.sides import FlowConfig, Sides, now_ms
 from mm2.kafka.error_codes import ErrorCode
-from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.errors import BrokerFailure, KafkaFailure, failures_in
 from mm2.kafka.structs import AclBinding, AclOperation, AclPermission, PatternType, ResourceType
 from mm2.mirror.acl_sync import acl_filter, applies_to
 from mm2.mirror.write_denials import VISIBLE_S, polled_until_empty
@@ -171,8 +172,7 @@ def _is_granted(wanted: AclBinding, there: Iterable[AclBinding]) -> bool:
 def _create_acls(sides: Sides, wanted: Sequence[AclBinding]) -> list[str]:
     """Create ACLs and verify that they exist; returns the problems."""
     try:
-        answers = sides.target.create_acls(wanted)
-        failed = {acl: answer for acl, answer in answers.items() if isinstance(answer, KafkaFailure)}
+        failed = failures_in(sides.target.create_acls(wanted))
         created = set(wanted) - failed.keys()
         invisible = polled_until_empty(
             lambda: created - set(sides.target.describe_acls(acl_filter(ResourceType.TOPIC)))

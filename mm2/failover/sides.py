@@ -18,7 +18,7 @@ from mm2.copy.ledger import Ledger, LedgerLog
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
-from mm2.kafka.errors import BrokerFailure, ConnectFailure, KafkaFailure, TlsFailure
+from mm2.kafka.errors import BrokerFailure, ConnectFailure, KafkaFailure, TlsFailure, value_of
 from mm2.kafka.log import KafkaBasedLog
 from mm2.kafka.producer import Producer
 from mm2.kafka.records.record import Record
@@ -168,8 +168,7 @@ class Sides:
         found = admin.describe_topics([topic])[topic]
         if vanished(found):
             return None  # a consumer would wait until it is created
-        if isinstance(found, KafkaFailure):
-            raise found
+        found = value_of(found)
         if side is Side.SOURCE:
             check_leader(found)
         settings = self.clients.settings(side, ClientKind.CONSUMER, "ledger-consumer")

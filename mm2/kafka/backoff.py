@@ -1,9 +1,9 @@
-"""Exponential back-off."""
+"""How long to wait: exponential back-off, and token buckets."""
 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,3 +21,28 @@ class Backoff:
         ceiling = max(self.initial_ms, self.max_ms)
         delay_ms = min(float(ceiling), self.initial_ms * 2.0 ** min(attempt, 32))
         return delay_ms * random.uniform(0.8, 1.2) / 1000
+
+
+@dataclass(slots=True)
+class TokenBucket:
+    """Tokens that are added at ``rate`` (above 0) a second, up to ``size``; full at first. A consumer may subtract more than
+    there are. Times in seconds of one monotonic clock.
+    """
+
+    rate: float
+    size: float
+    tokens: float = field(init=False)
+    filled_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.tokens = self.size
+
+    def fill(self, now_s: float) -> None:
+        """Add the tokens since the last call."""
+        self.tokens = min(self.size, self.tokens + (now_s - self.filled_s) * self.rate)
+        self.filled_s = now_s
+
+    def wait_s(self, now_s: float, wanted: float = 0.0) -> float:
+        """Seconds until there are so many; fills the bucket."""
+        self.fill(now_s)
+        return max(0.0, (wanted - self.tokens) / self.rate)

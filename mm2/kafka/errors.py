@@ -21,11 +21,13 @@ later without any change by an operator, `is_final` if it can never succeed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Final, Literal, Self, TypeVar
 
 from mm2.kafka.error_codes import RETRIABLE, STALE_METADATA, ErrorCode
 
 _Answer = TypeVar("_Answer")
+_Item = TypeVar("_Item")
 #: An operation of Kafka's ACLs.
 Right = Literal["READ", "WRITE", "CREATE", "DELETE", "ALTER", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS"]
 _DENIED: Final = frozenset(
@@ -197,6 +199,20 @@ def value_of(answer: _Answer | KafkaFailure) -> _Answer:
     if isinstance(answer, KafkaFailure):
         raise answer
     return answer
+
+
+def failures_in(answers: Mapping[_Item, object]) -> dict[_Item, KafkaFailure]:
+    """The items whose answers are failures."""
+    return {item: answer for item, answer in answers.items() if isinstance(answer, KafkaFailure)}
+
+
+def check_answered(answers: Mapping[_Item, object]) -> dict[_Item, KafkaFailure]:
+    """The failed items. Raises a failure if all items have failed, one of them without an answer of a broker."""
+    failures = failures_in(answers)
+    silent = (one for one in failures.values() if not isinstance(one, BrokerFailure))
+    if len(failures) == len(answers) and (first := next(silent, None)) is not None:
+        raise first
+    return failures
 
 
 def is_unavailable(failure: KafkaFailure) -> bool:

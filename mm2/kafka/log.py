@@ -21,7 +21,7 @@ from mm2.kafka.admin import Admin
 from mm2.kafka.backoff import Backoff
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
-from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure, TimeoutFailure
+from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure, TimeoutFailure, value_of
 from mm2.kafka.fetch_reader import FetchReader, FetchReaderLimits
 from mm2.kafka.producer import Producer, RecordMetadata
 from mm2.kafka.records.batch import BatchView
@@ -258,12 +258,7 @@ class KafkaBasedLog:
         found: Mapping[TopicPartition, OffsetInfo | KafkaFailure] = self._admin.list_offsets(
             dict.fromkeys(self._positions, when), isolation
         )
-        offsets = {}
-        for tp, result in found.items():
-            if isinstance(result, KafkaFailure):
-                raise result
-            offsets[tp] = result.offset
-        return offsets
+        return {tp: value_of(result).offset for tp, result in found.items()}
 
     def _run(self) -> None:
         backoff = Backoff(self._cluster.settings.retry_backoff_ms, self._cluster.settings.retry_backoff_max_ms)

@@ -31,7 +31,7 @@ from mm2.config.mirror_keys import MIRROR_CHECKPOINT_CONFIG, is_job_on
 from mm2.connect.api import SourceRecord, SourceTask
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
-from mm2.kafka.errors import ConnectFailure, KafkaFailure
+from mm2.kafka.errors import ConnectFailure, KafkaFailure, failures_in
 from mm2.kafka.producer import RecordMetadata
 from mm2.kafka.structs import OffsetAndMetadata, TopicPartition
 from mm2.metrics.mirror import metric_formats
@@ -200,7 +200,7 @@ class MirrorCheckpointTask(SourceTask):
 
     def _report_failures(self, answers: Mapping[str, object]) -> None:
         """Report one error if the source does not answer at all, else one per group whose offsets cannot be read."""
-        failures = {f"group {group}": answer for group, answer in answers.items() if isinstance(answer, KafkaFailure)}
+        failures = {f"group {group}": failure for group, failure in failures_in(answers).items()}
         first = next(iter(failures.values()), None)
         if isinstance(first, ConnectFailure) and len(failures) == len(answers):
             self._recurring.report("source", f"No group offsets can be read: {first}")

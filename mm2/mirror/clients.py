@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Final
 
 from mm2.config.client_keys import CLIENT_KEYS
+from mm2.config.mirror_keys import default_group
 from mm2.copy.ledger import ledger_topic
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
@@ -82,7 +83,7 @@ class MirrorClients:
     @property
     def are_of_file(self) -> bool:
         """Whether the connector is one of a MirrorMaker file. Others do not know each other's names and groups."""
-        group = self.props.get(_FILE_GROUP_KEY) or f"{self.source_alias}-mm2"
+        group = self.props.get(_FILE_GROUP_KEY) or default_group(self.source_alias)
         return self.group is None or (self.group == group and self.props.get("name") in _FILE_NAMES)
 
     def alias(self, side: Side) -> str:

@@ -9,7 +9,7 @@ import structlog
 
 from mm2.kafka.admin import Admin
 from mm2.kafka.error_codes import ErrorCode
-from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.errors import BrokerFailure, KafkaFailure, failures_in
 from mm2.kafka.structs import OffsetAndMetadata, OffsetInfo, TopicPartition
 from mm2.mirror.checkpoint_store import CheckpointStore, offsets_to_sync
 from mm2.mirror.clients import MirrorClients
@@ -129,8 +129,7 @@ class GroupOffsetSync:
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> dict[TopicPartition, OffsetReason]:
         """Commit offsets. Returns the reasons why some of them could not be written."""
-        answers = self._offsets.write(group, offsets)
-        failures = {partition: answer for partition, answer in answers.items() if isinstance(answer, KafkaFailure)}
+        failures = failures_in(self._offsets.write(group, offsets))
         if not failures:
             self._recurring.resolve(f"sync of {group}")
             log.debug("Synced group offsets.", group=group, partitions=len(offsets))

@@ -30,11 +30,11 @@ from mm2.connect.stores.internal_topic import InternalTopic, check, explain, why
 from mm2.connect.stores.offset_survey import stored_configs
 from mm2.copy.causes import shortened
 from mm2.copy.spec import ChangesSpec, PartitionSpec
-from mm2.evidence import UNCOMPARED
+from mm2.evidence import UNCOMPARED, counted
 from mm2.kafka.admin import Admin
 from mm2.kafka.admin.rights import Rights
 from mm2.kafka.error_codes import ErrorCode
-from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.errors import BrokerFailure, KafkaFailure, failures_in
 from mm2.kafka.structs import (
     AclBinding,
     AclFilter,
@@ -401,12 +401,12 @@ class _Previewer:
         found = target_losses(self._admins[Side.TARGET], entries) if entries else {}
         alias = self._pair.target
         lost = [(tp, loss) for tp, loss in found.items() if isinstance(loss, TargetLoss)]
-        unread = [loss for loss in found.values() if isinstance(loss, KafkaFailure)]
+        unread = list(failures_in(found).values())
         if lost:
-            where = f"{_partitions(len(lost))}, first {lost[0][0]}: {lost[0][1]}"
+            where = f"{counted(len(lost), 'partition')}, first {lost[0][0]}: {lost[0][1]}"
             self._errors.append(f"Cluster {alias} does not have all records that were copied to it, in {where}.")
         if unread:
-            why, partitions = str(unread[0]).rstrip("."), _partitions(len(unread))
+            why, partitions = str(unread[0]).rstrip("."), counted(len(unread), "partition")
             self._notes.append(UNCOMPARED(is_known=False, target=alias, partitions=partitions, why=why))
 
     def _other_names(self, topics: Collection[str], target: TopicsSeen) -> set[str]:
@@ -730,10 +730,6 @@ class _Previewer:
                 self._notes.append(f"Cluster {self._clients.alias(side)} has no authorizer: everything is allowed.")
                 return True
         return False
-
-
-def _partitions(number: int) -> str:
-    return f"{number:,} partition{'' if number == 1 else 's'}"
 
 
 def _first_of(names: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ from typing import Final
 from mm2.copy.causes import shortened
 from mm2.copy.segments import RESET
 from mm2.copy.states import HEALTHY, PartitionState
-from mm2.evidence import LAG, LOOKED_AT, NO_LAG, NOT_COPIED_BACK, READ, RISK, UNCOMPARED, Evidence
+from mm2.evidence import LAG, LOOKED_AT, NO_LAG, NOT_COPIED_BACK, READ, RISK, UNCOMPARED, Evidence, counted
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.target_logs import TargetLoss
 from mm2.observer.views import EvidenceView, FlowState, FlowView, LossView, Risk
@@ -144,12 +144,14 @@ def summary_of(inputs: FlowInputs) -> str:
         parts.append(RISK(source=source, records=_loss(inputs)))
     if inputs.uncompared and inputs.uncompared_why and not inputs.target_error:
         why = _unended(inputs.uncompared_why)
-        parts.append(UNCOMPARED(is_known=False, target=target, partitions=_partitions(inputs.uncompared), why=why))
+        parts.append(
+            UNCOMPARED(is_known=False, target=target, partitions=counted(inputs.uncompared, "partition"), why=why)
+        )
     if inputs.came_back:
-        topics = f"{inputs.came_back:,} topic{'' if inputs.came_back == 1 else 's'}"
+        topics = counted(inputs.came_back, "topic")
         parts.append(NOT_COPIED_BACK(is_known=False, source=source, target=target, topics=topics))
     if inputs.kept_records:
-        records = f"{inputs.kept_records:,} record{'' if inputs.kept_records == 1 else 's'}"
+        records = counted(inputs.kept_records, "record")
         parts.append(f"mm2 failback has kept {records} on {source} only (mm2 gaps).")
     if inputs.target_error and (inputs.seen or inputs.source_error):
         parts.append(_silent(target, inputs.target_error_since_ms))
@@ -184,11 +186,7 @@ def _paused(inputs: FlowInputs) -> str:
     paused = sum(inputs.pauses.values())
     why = ", ".join(f"{number:,} {_PAUSED_BY[code]}" for code, number in inputs.pauses.items())
     verb = "is" if total == 1 else "are"
-    return f"{paused:,} of {total:,} partition{'' if total == 1 else 's'} {verb} paused and not copied: {why}."
-
-
-def _partitions(number: int) -> str:
-    return f"{number:,} partition{'' if number == 1 else 's'}"
+    return f"{paused:,} of {counted(total, 'partition')} {verb} paused and not copied: {why}."
 
 
 def _not_on_target(inputs: FlowInputs) -> str:
@@ -196,7 +194,7 @@ def _not_on_target(inputs: FlowInputs) -> str:
     where = (
         f"of {place}"
         if len(inputs.target_losses) == 1
-        else f"of {_partitions(len(inputs.target_losses))}, first {place}"
+        else f"of {counted(len(inputs.target_losses), 'partition')}, first {place}"
     )
     verb = "is not known to have" if loss.code is TargetLossCode.STOPPED else "does not have"
     return f"{inputs.target} {verb} all records {where} that were copied to it: {loss}"
@@ -225,7 +223,7 @@ def _records(risk: Risk) -> str:
     """A number that may be too low is called "at least"."""
     if not risk.least:
         return NO_LAG(is_known=risk.records is not None)
-    records = LAG(is_known=risk.records is not None, records=f"{risk.least:,} record{'' if risk.least == 1 else 's'}")
+    records = LAG(is_known=risk.records is not None, records=counted(risk.least, "record"))
     if risk.least_seconds is None:
         return f"{records}; the age of the oldest is not known yet"
     age = duration(risk.least_seconds)

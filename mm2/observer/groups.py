@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mm2.copy.ledger import Ledger
 from mm2.copy.translation import Translation
+from mm2.evidence import counted
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.group_offsets import outside_of_log
 from mm2.mirror.translator import read_again
@@ -135,7 +136,7 @@ def _if_moved(
 
 def if_moved(view: GroupView) -> str:
     """What the group would do, in words; "" if not known."""
-    records = f"{view.if_moved_records or 0:,} record{'' if view.if_moved_records == 1 else 's'}"
+    records = counted(view.if_moved_records or 0, "record")
     return {
         None: "",
         MoveCode.CONTINUES: "continues at the translated offset",

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from mm2.copy.driver.status import PartitionStatus
 from mm2.copy.ledger import Ledger, Pause, Pauses, Verified, paused
 from mm2.copy.session import LedgerEntry, PartitionCondition
-from mm2.copy.states import HEALTHY, LASTING, OTHER_LOG, PartitionState
+from mm2.copy.states import BEHIND_OFFSETS, HEALTHY, LASTING, OTHER_LOG, PartitionState
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.discovery import vanished
@@ -30,9 +30,7 @@ from mm2.observer.timestamps import BatchTimestamp
 from mm2.observer.views import LossView, PartitionView, Risk, ValueRange
 from mm2.reasons import PauseCode, TargetLossCode
 
-#: A partition with this lag in offsets is catching up, as in the copier (`mm2.copy.executor.cursor`).
-BEHIND_OFFSETS: Final = 10_000
-#: The same if the oldest record that is not on the target is older.
+#: A partition is catching up as well if the oldest record that is not on the target is older.
 BEHIND_S: Final = 30.0
 #: A partition with lag that has made no progress for this long is stalled, whatever state it reports.
 STALLED_S: Final = 30.0

@@ -18,7 +18,7 @@ from mm2.copy.session import LedgerEntry
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
-from mm2.kafka.errors import BrokerFailure, KafkaFailure, UnsupportedVersion
+from mm2.kafka.errors import BrokerFailure, KafkaFailure, UnsupportedVersion, check_answered, value_of
 from mm2.kafka.log import KafkaBasedLog, LogRecord
 from mm2.kafka.settings import ClientSettings
 from mm2.kafka.structs import EARLIEST, LATEST, OffsetAndMetadata, OffsetInfo, TopicPartition
@@ -119,11 +119,7 @@ class SourcePoll:
         began_s = time.monotonic()
         answers = self._admin.list_offsets(dict.fromkeys(wanted, LATEST))
         ends = {tp: answer.offset for tp, answer in answers.items() if isinstance(answer, OffsetInfo)}
-        failures = {tp: answer for tp, answer in answers.items() if isinstance(answer, KafkaFailure)}
-        if failures and not ends:
-            silent = [failure for failure in failures.values() if not isinstance(failure, BrokerFailure)]
-            if silent:
-                raise silent[0]
+        failures = check_answered(answers)
         # If only some brokers are unreachable, their partitions keep the previous values.
         self.ends = {**{tp: end for tp, end in self.ends.items() if tp in failures}, **ends}
         self.missing = failures
@@ -191,8 +187,7 @@ class LedgerPoll:
             self.is_missing = vanished(found)
             if self.is_missing:
                 return
-            if isinstance(found, KafkaFailure):
-                raise found
+            value_of(found)
             following = LedgerLog(self._settings, self._topic, name=self._name)
             try:
                 following.start(_LEDGER_S)
@@ -245,15 +240,11 @@ class TargetLogsPoll:
         began_s = time.monotonic()
         entries = [entry for _, entry in self._entries.values() if entry is not None]
         answers = target_losses(self._admin, entries) if entries else {}
-        failures = [answer for answer in answers.values() if isinstance(answer, KafkaFailure)]
-        if failures and len(failures) == len(answers):
-            silent = [failure for failure in failures if not isinstance(failure, BrokerFailure)]
-            if silent:
-                raise silent[0]
+        failures = check_answered(answers)
         losses = {tp: answer for tp, answer in answers.items() if not isinstance(answer, KafkaFailure)}
         if losses != self.losses:
             self.losses = losses
-        self.error = str(failures[0]) if failures else ""
+        self.error = str(next(iter(failures.values()), ""))
         self.read_at_s = began_s
 
     def close(self) -> None:
@@ -368,8 +359,7 @@ class GroupsPoll:
         found = self._admins[Side.TARGET].describe_topics([self._topic])[self._topic]
         if vanished(found):
             return
-        if isinstance(found, KafkaFailure):
-            raise found
+        value_of(found)
         log = KafkaBasedLog(self._clusters[Side.TARGET], self._topic, on_record=self._take)
         log.start(_LEDGER_S)
         self._log = log

@@ -12,7 +12,7 @@ from typing import Any, Final
 from mm2.config.mirror_keys import is_job_on
 from mm2.copy.states import PartitionState
 from mm2.kafka.admin import Admin
-from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.errors import value_of
 from mm2.mirror import plugins
 from mm2.mirror.clients import Side
 from mm2.mirror.config_sync import ConfigDifference, ConfigSync
@@ -107,12 +107,9 @@ def config_differences(props: Mapping[str, str], topic: str, remote_topic: str) 
 def _configs(clients: FlowClients, side: Side, topic: str) -> Any:
     cluster = clients.cluster(side)
     try:
-        found = Admin(cluster).describe_configs([topic])[topic]
+        return value_of(Admin(cluster).describe_configs([topic])[topic])
     finally:
         cluster.close()
-    if isinstance(found, KafkaFailure):
-        raise found
-    return found
 
 
 class ConfigComparisons:

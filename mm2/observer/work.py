@@ -12,7 +12,7 @@ from mm2.connect.stores.config_state import ClusterConfigState, ConfigFold, Conn
 from mm2.connect.stores.status_store import State, Status, StatusFold
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
-from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.errors import KafkaFailure, value_of
 from mm2.kafka.log import KafkaBasedLog, LogRecord
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.assigned_partitions import ASSIGNED_PARTITIONS_KEY, decode_partitions
@@ -104,8 +104,7 @@ class StoredWork:
         if not self._exists:
             return
         for answer in answers.values():
-            if isinstance(answer, KafkaFailure):
-                raise answer
+            value_of(answer)
         group = worker["group.id"]
         described = admin.describe_groups([group])[group]
         if not isinstance(described, KafkaFailure):

@@ -10,7 +10,7 @@ from itertools import zip_longest
 
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
-from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.errors import value_of
 from mm2.kafka.reader import read_partition
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import EARLIEST, LATEST, TopicInfo, TopicPartition
@@ -92,10 +92,7 @@ def differ(partition: int, index: int, source: Record | None, target: Record | N
 
 
 def _describe(cluster: Cluster, topic: str) -> TopicInfo:
-    found = Admin(cluster).describe_topics([topic])[topic]
-    if isinstance(found, KafkaFailure):
-        raise found
-    return found
+    return value_of(Admin(cluster).describe_topics([topic])[topic])
 
 
 def _ranges(cluster: Cluster, topic: TopicInfo) -> dict[int, tuple[int, int]]:
@@ -103,15 +100,7 @@ def _ranges(cluster: Cluster, topic: TopicInfo) -> dict[int, tuple[int, int]]:
     admin = Admin(cluster)
     partitions = [TopicPartition(topic.name, index) for index in topic.partitions]
     found = [admin.list_offsets(dict.fromkeys(partitions, when)) for when in (EARLIEST, LATEST)]
-    ranges: dict[int, tuple[int, int]] = {}
-    for tp in partitions:
-        start, end = found[0][tp], found[1][tp]
-        if isinstance(start, KafkaFailure):
-            raise start
-        if isinstance(end, KafkaFailure):
-            raise end
-        ranges[tp.partition] = (start.offset, end.offset)
-    return ranges
+    return {tp.partition: (value_of(found[0][tp]).offset, value_of(found[1][tp]).offset) for tp in partitions}
 
 
 def _read(cluster: Cluster, topic: TopicInfo, partition: int, offsets: tuple[int, int]) -> Iterator[Record]:

@@ -93,11 +93,6 @@ def worker_name(worker_id: str, all_ids: Iterable[str]) -> str:
     return f"{name} ({last[:_SHORT]})" if others else name
 
 
-def plural(number: int, noun: str) -> str:
-    """``1 record``, ``2 records``."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def _two(whole: int, large: int, large_name: str, small: int, small_name: str) -> str:
     rest = whole % large // small
     return f"{whole // large} {large_name}" + (f" {rest} {small_name}" if rest else "")

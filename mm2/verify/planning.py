@@ -150,9 +150,7 @@ class ClusterOffsets:
 
     def range(self, partition: TopicPartition) -> tuple[int, int]:
         """Log start and end offset. Raises KafkaFailure."""
-        info = self.topics.get(partition.topic)
-        if isinstance(info, KafkaFailure):
-            raise info
+        info = value_of(self.topics.get(partition.topic))
         if info is None or partition.partition not in info.partitions:
             raise BrokerFailure.of(3, subject=f"Partition {partition}")
         return value_of(self.starts[partition]), value_of(self.ends[partition])

@@ -38,7 +38,7 @@ from mm2.connect.stores.config_state import ConnectorTaskId, Props, TargetState
 from mm2.connect.stores.offset_store import OffsetStore
 from mm2.kafka.admin import Admin
 from mm2.kafka.cluster import Cluster
-from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.errors import failures_in
 from mm2.kafka.settings import ClientSettings
 
 log = structlog.get_logger(__name__)
@@ -424,8 +424,7 @@ class Worker:
         deadline = time.monotonic() + FENCING_S
         try:
             while True:
-                answers = Admin(cluster).fence_producers(ids)
-                failed = {key: answer for key, answer in answers.items() if isinstance(answer, KafkaFailure)}
+                failed = failures_in(Admin(cluster).fence_producers(ids))
                 if not failed:
                     return
                 key, failure = next(iter(failed.items()))

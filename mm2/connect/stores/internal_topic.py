@@ -15,7 +15,7 @@ from mm2.connect.api import ConnectError
 from mm2.kafka.admin import Admin
 from mm2.kafka.backoff import Backoff
 from mm2.kafka.cluster import Cluster
-from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.errors import BrokerFailure, KafkaFailure, value_of
 from mm2.kafka.log import KafkaBasedLog, LogProgress, LogRecord, OnBatches
 from mm2.kafka.producer import Producer
 from mm2.kafka.structs import NewTopic, TopicInfo
@@ -132,17 +132,14 @@ def _describe(admin: Admin, name: str) -> TopicInfo | None:
     found = admin.describe_topics([name])[name]
     if isinstance(found, BrokerFailure) and found.code == _UNKNOWN_TOPIC:
         return None
-    if isinstance(found, KafkaFailure):
-        raise found
-    return found
+    return value_of(found)
 
 
 def _create(admin: Admin, topic: InternalTopic) -> None:
     outcome = admin.create_topics([topic.new_topic])[topic.name]
     if isinstance(outcome, BrokerFailure) and outcome.code == _ALREADY_EXISTS:
         return  # another worker has created it
-    if isinstance(outcome, KafkaFailure):
-        raise outcome
+    value_of(outcome)
 
 
 def check(admin: Admin, topic: InternalTopic, info: TopicInfo, cluster: str, *, single_partition: bool = False) -> None:
@@ -156,9 +153,7 @@ def check(admin: Admin, topic: InternalTopic, info: TopicInfo, cluster: str, *, 
     if isinstance(found, BrokerFailure) and found.code in _NOT_AUTHORIZED_OR_SUPPORTED:
         log.info("cleanup policy not checked", topic=topic.name, reason=str(found))
         return
-    if isinstance(found, KafkaFailure):
-        raise found
-    entry = found.get(_CLEANUP_POLICY)
+    entry = value_of(found).get(_CLEANUP_POLICY)
     policies = {part.strip() for part in (entry.value or "").split(",")} if entry is not None else {_COMPACT}
     if policies != {_COMPACT}:
         raise ConnectError(

@@ -39,7 +39,7 @@ from mm2.copy.session import (
     PartitionCondition,
 )
 from mm2.copy.spec import PartitionSpec
-from mm2.copy.states import PartitionState, brief, state_of
+from mm2.copy.states import BEHIND_OFFSETS, PartitionState, brief, state_of
 from mm2.copy.tally import Rate, Summary, Tally
 from mm2.kafka.errors import BatchOverLimit, BrokerFailure, CorruptBatch
 from mm2.kafka.records.batch import BatchView
@@ -51,8 +51,6 @@ log = structlog.get_logger(__name__)
 
 QUEUE_LIMIT_BYTES: Final = 4 << 20
 QUEUE_LIMIT_S: Final = 1.0
-#: From this number of source offsets behind on, a partition is catching up.
-BEHIND_OFFSETS: Final = 10_000
 
 
 class Owner(Protocol):

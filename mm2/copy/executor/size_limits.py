@@ -15,7 +15,7 @@ from mm2.copy.executor.background import BackgroundTasks
 from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.endpoints import Endpoints
 from mm2.kafka.admin import Admin
-from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.errors import KafkaFailure, value_of
 
 _READ_TIMEOUT_S: Final = 10.0
 
@@ -58,8 +58,5 @@ class SizeLimits:
 
     def _limit(self, topic: str, key: str) -> int | None:
         """In bytes. Raises KafkaFailure."""
-        found = self._admin.describe_configs([topic], [key])[topic]
-        if isinstance(found, KafkaFailure):
-            raise found
-        entry = found.get(key)
+        entry = value_of(self._admin.describe_configs([topic], [key])[topic]).get(key)
         return None if entry is None or entry.value is None else int(entry.value)

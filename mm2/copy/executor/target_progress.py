@@ -214,8 +214,7 @@ class TargetLookUp:
         end: OffsetInfo,
         tail: _Tail | KafkaFailure,
     ) -> TargetProgress:
-        if isinstance(tail, KafkaFailure):
-            raise tail
+        tail = value_of(tail)
         last = _last_known(question)
         remembered = None if last is None else _remembered(last, described)
         is_short = (

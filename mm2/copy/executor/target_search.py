@@ -22,7 +22,7 @@ from mm2.copy.spec import CopySpec
 from mm2.copy.states import PartitionState
 from mm2.kafka.admin import Admin
 from mm2.kafka.error_codes import ErrorCode
-from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.errors import BrokerFailure, KafkaFailure, value_of
 from mm2.kafka.structs import LATEST
 
 _RETRY_S: Final = 0.25
@@ -101,9 +101,7 @@ class TargetSearch:
     async def _prints(self, cursor: Cursor, first: int, session: Session) -> Prints:
         """Fingerprints of the records that are to be skipped. Raises KafkaFailure."""
         target = cursor.spec.target
-        end = (await self._call(self._target_admin.list_offsets, {target: LATEST}))[target]
-        if isinstance(end, KafkaFailure):
-            raise end
+        end = value_of((await self._call(self._target_admin.list_offsets, {target: LATEST}))[target])
         if end.offset < first + cursor.predecessor.remaining:
             # A look-up has found them all, so a deposed leader has answered, or the target has been truncated since.
             raise BrokerFailure.of(ErrorCode.OFFSET_OUT_OF_RANGE, subject=f"reading {target}")

@@ -10,50 +10,21 @@ find tokens, and a backfill gets the rest.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
+
+from mm2.kafka.backoff import TokenBucket
 
 _LEAST_ROOM: Final = 1024
 _RESERVED: Final = 0.5
 _LEAST_SIZE: Final = 4 * _LEAST_ROOM
 
 
-@dataclass(slots=True)
-class Bucket:
-    """``rate`` in bytes per second, above 0; times in seconds of one monotonic clock."""
-
-    rate: float
-    tokens: float = field(default=-1.0)
-    filled_s: float = 0.0
-
-    @property
-    def size(self) -> float:
-        """The maximum number of tokens."""
-        return max(self.rate, _LEAST_SIZE)
-
-    def fill(self, now_s: float) -> None:
-        """Add the tokens since the last call."""
-        if self.tokens == -1.0 and not self.filled_s:
-            self.tokens = self.size
-        else:
-            self.tokens = min(self.size, self.tokens + (now_s - self.filled_s) * self.rate)
-        self.filled_s = now_s
-
-    def room(self, *, behind: bool) -> float:
-        """Bytes that may be requested; 0 or less for none."""
-        return self.tokens - (self.size * _RESERVED if behind else 0.0)
-
-    def wait_s(self, *, behind: bool) -> float:
-        """Seconds until there is room."""
-        return max(0.0, (_LEAST_ROOM - self.room(behind=behind)) / self.rate)
-
-
 class Throttle:
     """Rates of 0 mean no limit."""
 
     def __init__(self, rate: float = 0, topics: Mapping[str, float] | None = None) -> None:
-        self._flow: Bucket | None = None
-        self._topics: dict[str, Bucket] = {}
+        self._flow: TokenBucket | None = None
+        self._topics: dict[str, TokenBucket] = {}
         self.set(rate, topics or {})
 
     def set(self, rate: float, topics: Mapping[str, float]) -> None:
@@ -61,9 +32,9 @@ class Throttle:
         if rate <= 0:
             self._flow = None
         elif self._flow is None or self._flow.rate != rate:
-            self._flow = Bucket(rate)
+            self._flow = _bucket(rate)
         kept = {name: bucket for name, bucket in self._topics.items() if topics.get(name) == bucket.rate}
-        self._topics = {name: kept.get(name, Bucket(limit)) for name, limit in topics.items() if limit > 0}
+        self._topics = {name: kept.get(name) or _bucket(limit) for name, limit in topics.items() if limit > 0}
 
     @property
     def active(self) -> bool:
@@ -75,17 +46,25 @@ class Throttle:
         room, wait_s = float("inf"), 0.0
         for bucket in (self._flow, self._topics.get(topic)):
             if bucket is not None:
-                bucket.fill(now_s)
-                room = min(room, bucket.room(behind=behind))
-                wait_s = max(wait_s, bucket.wait_s(behind=behind))
+                reserved = _reserved(bucket, behind=behind)
+                wait_s = max(wait_s, bucket.wait_s(now_s, _LEAST_ROOM + reserved))
+                room = min(room, bucket.tokens - reserved)
         return (room, 0.0) if room >= _LEAST_ROOM else (0.0, wait_s)
 
     def flow_room(self, *, behind: bool) -> float:
         """Bytes of all topics together, at the time of the last `room`."""
-        return float("inf") if self._flow is None else self._flow.room(behind=behind)
+        return float("inf") if self._flow is None else self._flow.tokens - _reserved(self._flow, behind=behind)
 
     def consume(self, topic: str, size: int) -> None:
         """Subtract received bytes of a topic."""
         for bucket in (self._flow, self._topics.get(topic)):
             if bucket is not None:
                 bucket.tokens -= size
+
+
+def _bucket(rate: float) -> TokenBucket:
+    return TokenBucket(rate, max(rate, _LEAST_SIZE))
+
+
+def _reserved(bucket: TokenBucket, *, behind: bool) -> float:
+    return bucket.size * _RESERVED if behind else 0.0

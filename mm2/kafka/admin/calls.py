@@ -17,6 +17,7 @@ from mm2.kafka.errors import (
     RefusedFailure,
     Right,
     TimeoutFailure,
+    value_of,
 )
 
 Key = TypeVar("Key", bound=Hashable)
@@ -109,12 +110,10 @@ class AdminCalls:
 
     def _ask_any(self, request: Callable[[], Any]) -> Any:
         """Send a read-only request to any broker and return the answer. Raises KafkaFailure."""
-        answer = self._settle(
+        answers = self._settle(
             [""], lambda _, timeout_s: {"": self.cluster.send(None, request(), timeout_s=timeout_s)}, repeatable=True
-        )[""]
-        if isinstance(answer, KafkaFailure):
-            raise answer
-        return answer
+        )
+        return value_of(answers[""])
 
 
 def unreachable(failure: KafkaFailure, code: ErrorCode, subject: str, *, repeatable: bool) -> KafkaFailure:

@@ -13,7 +13,7 @@ from kafka.protocol.producer import InitProducerIdRequest
 from mm2.kafka.admin.calls import COORDINATOR_MOVED, AdminCalls, unreachable
 from mm2.kafka.cluster import CoordinatorKind
 from mm2.kafka.error_codes import ErrorCode
-from mm2.kafka.errors import BrokerFailure, ConnectFailure, KafkaFailure, Right
+from mm2.kafka.errors import BrokerFailure, ConnectFailure, KafkaFailure, Right, value_of
 from mm2.kafka.structs import (
     DescribedMember,
     GroupDescription,
@@ -50,9 +50,7 @@ class GroupCalls(AdminCalls):
 
         found: dict[str, GroupListing] = {}
         for answer in self._settle(brokers, ask, again=COORDINATOR_MOVED, repeatable=True).values():
-            if isinstance(answer, KafkaFailure):
-                raise answer
-            found.update({listing.group_id: listing for listing in answer})
+            found.update({listing.group_id: listing for listing in value_of(answer)})
         return list(found.values())
 
     def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription | KafkaFailure]:

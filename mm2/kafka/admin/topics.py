@@ -10,7 +10,7 @@ from kafka.protocol.admin import CreatePartitionsRequest, CreateTopicsRequest, D
 
 from mm2.kafka.admin.calls import NOT_DONE, AdminCalls
 from mm2.kafka.error_codes import ErrorCode
-from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.errors import KafkaFailure, value_of
 from mm2.kafka.structs import Metadata, NewTopic, TopicInfo
 
 _COURTESY_S: Final = 5.0
@@ -112,12 +112,10 @@ class TopicCalls(AdminCalls):
         return results
 
     def _metadata(self, names: tuple[str, ...] | None) -> Metadata:
-        answer = self._settle(
+        answers = self._settle(
             [""], lambda _, timeout_s: {"": self.cluster.metadata(names, timeout_s=timeout_s)}, repeatable=True
-        )[""]
-        if isinstance(answer, KafkaFailure):
-            raise answer
-        return answer
+        )
+        return value_of(answers[""])
 
     def _until_seen(self, results: Mapping[str, KafkaFailure | None], seen: Callable[[Metadata, str], bool]) -> None:
         """Wait until metadata shows the change for the topics that succeeded.

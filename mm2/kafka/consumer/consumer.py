@@ -28,7 +28,7 @@ from mm2.kafka.consumer.records import ConsumerRecord
 from mm2.kafka.consumer.server_assigned import ServerAssignedMembership
 from mm2.kafka.consumer.settings import ConsumerSettings
 from mm2.kafka.error_codes import ErrorCode
-from mm2.kafka.errors import BrokerFailure, ConnectFailure, KafkaFailure, TimeoutFailure
+from mm2.kafka.errors import BrokerFailure, ConnectFailure, KafkaFailure, TimeoutFailure, value_of
 from mm2.kafka.structs import OffsetAndMetadata, TopicPartition
 
 log = structlog.get_logger(__name__)
@@ -351,12 +351,10 @@ class Consumer:
             group = self.settings.group_id
             with self._changed:
                 reader = self._joined().reader()
-            answer = self._admin.list_group_offsets(
+            answers = self._admin.list_group_offsets(
                 [group], member=None if reader is None else (reader.member_id, reader.generation)
-            )[group]
-            if isinstance(answer, KafkaFailure):
-                raise answer
-            committed = answer
+            )
+            committed = value_of(answers[group])
         to_reset: list[TopicPartition] = []
         failures: list[KafkaFailure] = []
         for tp, out_of_range in missing.items():

@@ -21,7 +21,7 @@ from mm2.kafka.cluster import Cluster
 from mm2.kafka.consumer.records import ConsumerRecord
 from mm2.kafka.consumer.settings import ConsumerSettings
 from mm2.kafka.error_codes import ErrorCode
-from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure
+from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure, failures_in
 from mm2.kafka.fetch_reader import FetchReader, FetchReaderLimits
 from mm2.kafka.records.batch import BatchView
 from mm2.kafka.records.record import Fields, decode_batch_as
@@ -275,7 +275,7 @@ class Fetcher:
         answers = self._reader.receive(_IDLE_S, wake=self._wake_read)
         if not answers:
             return
-        failed = [answer for answer in answers.values() if isinstance(answer, KafkaFailure)]
+        failed = list(failures_in(answers).values())
         self._failures = self._failures + 1 if len(failed) == len(answers) else 0
         if failed:
             level = self._log.debug if self._failures <= _QUIET_FAILURES else self._log.warning

@@ -16,7 +16,7 @@ from typing import Final, Self, overload
 
 from mm2.config.java_regex import JavaPattern
 from mm2.kafka.cluster import Cluster
-from mm2.kafka.errors import KafkaFailure, TimeoutFailure
+from mm2.kafka.errors import TimeoutFailure, value_of
 from mm2.kafka.reader import read_partition
 from mm2.kafka.records.record import Record
 from mm2.kafka.settings import ClientSettings
@@ -144,9 +144,7 @@ class MirrorClient:
         Raises TimeoutFailure if that takes longer than ``timeout_s``.
         """
         deadline = time.monotonic() + timeout_s
-        info = self._consumer.describe_topics([topic])[topic]
-        if isinstance(info, KafkaFailure):
-            raise info
+        info = value_of(self._consumer.describe_topics([topic])[topic])
         first, end = (self.offset(topic, when) for when in (EARLIEST, LATEST))
         # An offset after the end belongs to a topic that was deleted.
         begin = first if start is None or start > end else max(first, start)
@@ -161,10 +159,8 @@ class MirrorClient:
         For a timestamp, that of the first record that is not older, or the end if there is none.
         """
         partition = TopicPartition(topic, 0)
-        found = self._consumer.list_offsets({partition: when})[partition]
-        if isinstance(found, KafkaFailure):
-            raise found
-        return self.offset(topic, LATEST) if found.offset < 0 else found.offset
+        found = value_of(self._consumer.list_offsets({partition: when})[partition]).offset
+        return self.offset(topic, LATEST) if found < 0 else found
 
     @property
     def _name(self) -> str:

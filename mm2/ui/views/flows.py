@@ -9,7 +9,7 @@ from urllib.parse import quote
 from nicegui import ui
 
 from mm2.copy.states import PartitionState
-from mm2.evidence import HEARTBEATS, RISK, Evidence
+from mm2.evidence import HEARTBEATS, RISK, Evidence, counted
 from mm2.observer.flow_state import looked_at
 from mm2.observer.history import QUANTILES, History, latency_name
 from mm2.observer.long_term import Curves
@@ -19,7 +19,7 @@ from mm2.ui.charts import Curve, TimeChart, TimeRange
 from mm2.ui.heartbeats import BEAT_STEP_MS, Beat, FlowHeartbeats, Heartbeats, heartbeat_of
 from mm2.ui.parts import TONES, Element, rank_of, within
 from mm2.ui.source import PageData
-from mm2.ui.wording import UNKNOWN, at_least, count, plural, rate, seconds, size
+from mm2.ui.wording import UNKNOWN, at_least, count, rate, seconds, size
 
 _CURVES: Final = (Curve("50 %", 1, "solid", 2.4), Curve("95 %", 2, "dashed", 1.8), Curve("99 %", 3, "dotted", 1.8))
 _LATENCIES: Final = tuple(map(latency_name, QUANTILES))
@@ -225,7 +225,7 @@ def beats_text(flow: FlowView, marks: Sequence[bool | None]) -> str:
     copied = newest is not None and newest.hops
     return (
         f"Heartbeats {'copied' if copied else 'written'} by this flow, five minutes: "
-        f"{f'missed in {missed} of' if missed else 'received in all'} {plural(recorded, 'interval')} of "
+        f"{f'missed in {missed} of' if missed else 'received in all'} {counted(recorded, 'interval')} of "
         f"{BEAT_STEP_MS // 1000} seconds"
     )
 
@@ -274,7 +274,7 @@ def errors(flow: FlowView) -> tuple[str, ...]:
         *(f"{name}: {error}" for name, error in clusters if error and error not in flow.sentence),
         *(message for message in flow.troubles if message not in {flow.source_error, flow.target_error}),
         *failed,
-        *(f"{plural(number, 'partition')} {state}" for state, number in unhealthy.items()),
+        *(f"{counted(number, 'partition')} {state}" for state, number in unhealthy.items()),
     )
 
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from mm2.copy.segments import INTENDED, RESET
-from mm2.evidence import NO_LOSS, NO_REASON
+from mm2.evidence import NO_LOSS, NO_REASON, counted
 from mm2.observer.views import FlowView, PartitionView, Snapshot
 from mm2.ui.listing import Listing, Query, Shared
 from mm2.ui.parts import Browser, Cell, Column, Element, Row, Table, rank_of
-from mm2.ui.wording import count, plural
+from mm2.ui.wording import count
 
 Entry = tuple[str, PartitionView]
 
@@ -131,11 +131,11 @@ def lead(flows: Sequence[FlowView]) -> str:
     return " ".join(
         (
             "Offsets of the source without a record on the target, and why.",
-            *([f"Lost: {plural(lost, 'range')} that the source had deleted."] if lost else known),
+            *([f"Lost: {counted(lost, 'range')} that the source had deleted."] if lost else known),
             *(NO_LOSS(is_known=False, flow=flow.name) for flow in unread),
             *(
                 f"{flow.target} does not have all records of {flow.name} that were copied to it, in "
-                f"{plural(flow.target_losses, 'partition')}: see Partitions."
+                f"{counted(flow.target_losses, 'partition')}: see Partitions."
                 for flow in flows
                 if flow.target_losses
             ),

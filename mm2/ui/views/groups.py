@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from mm2.evidence import CONTINUES, NO_GROUPS, TRANSLATED
+from mm2.evidence import CONTINUES, NO_GROUPS, TRANSLATED, counted
 from mm2.observer.groups import if_moved
 from mm2.observer.views import FlowView, GroupView, Snapshot
 from mm2.reasons import MoveCode
 from mm2.ui.listing import Listing, Query, Shared
 from mm2.ui.parts import Browser, Cell, Column, Element, Row
-from mm2.ui.wording import UNKNOWN, count, plural
+from mm2.ui.wording import UNKNOWN, count
 
 Entry = tuple[str, GroupView]
 _UNTRANSLATED: Final = "untranslated"
@@ -110,8 +110,8 @@ def lead(flows: Sequence[FlowView]) -> str:
     sentences = []
     if views:
         translated = TRANSLATED(is_known=not missing, missing=f"{missing:,}")
-        offsets = plural(len(views), "committed offset")
-        sentences.append(f"{plural(groups, 'group')} with {offsets}; {translated}. {_moved(views)}")
+        offsets = counted(len(views), "committed offset")
+        sentences.append(f"{counted(groups, 'group')} with {offsets}; {translated}. {_moved(views)}")
     elif not any(flow.groups_error for flow in flows):
         sentences.append(NO_GROUPS(flows=", ".join(flow.name for flow in flows)))
     return " ".join((*sentences, *filter(None, map(unknown, flows))))
@@ -139,6 +139,6 @@ def _moved(views: Sequence[GroupView]) -> str:
     if not differing:
         return CONTINUES()
     return (
-        f"If their consumers moved to the target now, {plural(len(differing), 'offset')} would not be the translated one: "
+        f"If their consumers moved to the target now, {counted(len(differing), 'offset')} would not be the translated one: "
         "mm2 failover commits that first."
     )

@@ -14,7 +14,7 @@ from mm2.config.mirrormaker import SourceAndTarget
 from mm2.connect.rest.access.control import Access
 from mm2.connect.rest.access.roles import Role
 from mm2.copy.states import PartitionState
-from mm2.evidence import CONFIGS_EQUAL
+from mm2.evidence import CONFIGS_EQUAL, counted
 from mm2.kafka.errors import KafkaFailure
 from mm2.mirror.config_sync import ConfigDifference
 from mm2.observer.tones import Tone
@@ -36,7 +36,7 @@ from mm2.ui.meanings import MEANINGS, meaning_page
 from mm2.ui.parts import PAGE_ROWS, TONES, Browser, Column, Confirmation, Element, Row, Table, within
 from mm2.ui.source import PageData
 from mm2.ui.views import groups, partitions
-from mm2.ui.wording import UNKNOWN, at_least, bytes_of, count, plural, rate, seconds, size
+from mm2.ui.wording import UNKNOWN, at_least, bytes_of, count, rate, seconds, size
 
 _CONFIGS: Final = (
     Column("Property", "head name"),
@@ -282,7 +282,7 @@ class TopicPage:
             self._marks = marks
             self._map.set_content("".join(marks))
         rest = len(views) - len(marks)
-        self._unmapped.show(f"and {plural(rest, 'more partition')}")
+        self._unmapped.show(f"and {counted(rest, 'more partition')}")
         self._unmapped.show_classes("muted" if rest else "hidden")
 
     def _show_curves(self) -> None:
@@ -304,7 +304,7 @@ class TopicPage:
         page = page_of(groups.worst_first([(self._flow, one) for one in found]), 0, PAGE_ROWS)
         self._groups.show([groups.row_of(entry) for entry in page.rows])
         rest = page.total - len(page.rows)
-        self._more_groups.show(f"{plural(rest, 'more offset')} of groups")
+        self._more_groups.show(f"{counted(rest, 'more offset')} of groups")
         self._more_groups.show_classes("" if rest else "hidden")
 
     async def _read_configs(self) -> None:
@@ -319,11 +319,11 @@ class TopicPage:
             return
         self._configs_text.show_classes("lead")
         text = (
-            f"{plural(len(found), 'property')} with another value on {self._remote}."
+            f"{counted(len(found), 'property')} with another value on {self._remote}."
             if found
             else CONFIGS_EQUAL(topic=self._topic, remote=self._remote)
         )
-        self._configs_text.show(text.replace("propertys", "properties"))
+        self._configs_text.show(text)
         self._configs.show([_config(one) for one in found])
 
 

@@ -7,6 +7,7 @@ from typing import Final
 from urllib.parse import urlencode
 
 from mm2.copy.states import HEALTHY, PartitionState
+from mm2.evidence import counted
 from mm2.observer.history import History
 from mm2.observer.topics import SEVERITY, TopicView, topic_views
 from mm2.observer.views import FlowView, Snapshot
@@ -15,7 +16,7 @@ from mm2.ui.listing import Listing, Query, Shared
 from mm2.ui.meanings import MEANINGS, meaning_page
 from mm2.ui.parts import Browser, Cell, Column, Element, Row
 from mm2.ui.views.partitions import all_healthy
-from mm2.ui.wording import at_least, count, plural, rate, seconds
+from mm2.ui.wording import at_least, count, rate, seconds
 
 #: A flow's name and one of its topics.
 Entry = tuple[str, TopicView]
@@ -132,6 +133,10 @@ def lead(rows: Sequence[Entry], flows: Sequence[FlowView]) -> str:
     unhealthy = sum(topic.unhealthy > 0 for _, topic in rows)
     partitions = sum(topic.partitions for _, topic in rows)
     health = (
-        f", {plural(unhealthy, 'topic')} with unhealthy partitions" if unhealthy else all_healthy(flows) if rows else ""
+        f", {counted(unhealthy, 'topic')} with unhealthy partitions"
+        if unhealthy
+        else all_healthy(flows)
+        if rows
+        else ""
     )
-    return f"{plural(len(rows), 'topic')} with {plural(partitions, 'partition')}{health}."
+    return f"{counted(len(rows), 'topic')} with {counted(partitions, 'partition')}{health}."

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mm2.copy.executor.changes import TimeSlice
-from mm2.copy.executor.cursor import BEHIND_OFFSETS, QUEUE_LIMIT_BYTES
+from mm2.copy.executor.cursor import QUEUE_LIMIT_BYTES
 from mm2.copy.executor.fetched_batches import MISSING
 from mm2.copy.executor.outbox import OutboxState, OutgoingBatch
 from mm2.copy.executor.outgoing import content_error
@@ -21,7 +21,7 @@ from mm2.copy.executor.reports import progress_of
 from mm2.copy.executor.window import SourceRange
 from mm2.copy.segments import Gap, Segment
 from mm2.copy.session import LOST_KEPT, Mark
-from mm2.copy.states import PartitionState
+from mm2.copy.states import BEHIND_OFFSETS, PartitionState
 from mm2.kafka.errors import BrokerFailure, DisconnectedFailure
 from mm2.kafka.records.batch import CRC_FROM, HEADER_BYTES, LOG_APPEND_TIME, TRANSACTIONAL, read_header
 from mm2.kafka.records.record import Record, decode_batch, encode_batch

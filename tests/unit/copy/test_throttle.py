@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mm2.copy.executor.throttle import Bucket, Throttle
+from mm2.copy.executor.throttle import Throttle
+from mm2.kafka.backoff import TokenBucket
 
 
 def copied(throttle: Throttle, seconds: float, *, topic: str = "t", behind: bool = False, batch: int = 0) -> int:
@@ -82,12 +83,18 @@ def test_changed_rates_apply_immediately_and_unchanged_ones_keep_their_usage() -
     assert not throttle.active
 
 
-def test_a_bucket_holds_at_most_one_second() -> None:
-    bucket = Bucket(10_000)
+def test_a_bucket_holds_at_most_its_size_and_may_owe_more() -> None:
+    bucket = TokenBucket(10_000, size=10_000)
     bucket.fill(5.0)
     bucket.fill(500.0)
     assert bucket.tokens == 10_000
     bucket.tokens -= 30_000
-    bucket.fill(501.0)
-    assert (bucket.tokens, bucket.room(behind=False) < 0) == (-10_000, True)
-    assert bucket.wait_s(behind=False) == pytest.approx(1.1, rel=0.01)
+    assert bucket.wait_s(501.0, 1_000) == pytest.approx(1.1)
+    assert bucket.tokens == -10_000
+
+
+def test_a_bucket_without_size_collects_nothing_while_it_is_unused() -> None:
+    bucket = TokenBucket(100, size=0, filled_s=5.0)
+    bucket.fill(500.0)
+    bucket.tokens -= 50
+    assert (bucket.wait_s(500.0), bucket.wait_s(500.5), bucket.wait_s(900.0)) == (0.5, 0.0, 0.0)

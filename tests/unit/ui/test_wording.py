@@ -1,5 +1,6 @@
 import pytest
 
+from mm2.evidence import counted
 from mm2.ui import wording
 
 
@@ -40,8 +41,9 @@ def test_counts_and_rates() -> None:
     assert wording.rate(0.25) == "0.2/s"
     assert wording.rate(12_400.4) == "12,400/s"
     assert wording.rate(0) == wording.rate(0.01) == "0/s"
-    assert wording.plural(1, "record") == "1 record"
-    assert wording.plural(2_000, "record") == "2,000 records"
+    assert counted(1, "record") == "1 record"
+    assert counted(2_000, "record") == "2,000 records"
+    assert counted(2, "property") == "2 properties"
     assert wording.moment(1_795_327_951_000) == "2026-11-22 06:12:31 UTC"
 
 
