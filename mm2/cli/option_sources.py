@@ -84,7 +84,7 @@ def user_file() -> Path:
 
 
 @dataclass(frozen=True)
-class Origin:
+class ValueOrigin:
     """A value that is not from the command line. ``name`` is the variable, or the key in ``file``."""
 
     option: str
@@ -106,7 +106,7 @@ class Origin:
 
 def origins_in(options: Any, message: str) -> str:
     """Where the values in a message come from, if they were not on the command line; sentences in brackets."""
-    found: list[Origin] = [one for one in options.origins if one.explains(message)]
+    found: list[ValueOrigin] = [one for one in options.origins if one.explains(message)]
     return "".join(f" ({one.value} is the value of {one.place}.)" for one in found)
 
 
@@ -137,7 +137,7 @@ class OptionHelp(argparse.HelpFormatter):
 
 
 class SourcedParser(configargparse.ArgumentParser):  # type: ignore[misc]  # configargparse has no types
-    """The parser of all programs. The result has ``origins``, a list of Origin."""
+    """The parser of all programs. The result has ``origins``, a list of ValueOrigin."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._file = str(user_file())
@@ -172,13 +172,13 @@ class SourcedParser(configargparse.ArgumentParser):  # type: ignore[misc]  # con
         found.origins = [*getattr(found, "origins", ()), *self._origins()]
         return found, rest
 
-    def _origins(self) -> list[Origin]:
+    def _origins(self) -> list[ValueOrigin]:
         found = []
         for source, settings in self.get_source_to_settings_dict().items():
             kind, _, file = source.partition("|")
             if kind in {"environment_variables", "config_file"}:
                 found += [
-                    Origin(action.option_strings[-1], str(value), name, file or None)
+                    ValueOrigin(action.option_strings[-1], str(value), name, file or None)
                     for name, (action, value) in settings.items()
                 ]
         return found

@@ -21,7 +21,7 @@ from mm2.config.properties import load_properties
 from mm2.connect.rest.local_processes import Process, UntrustedFolder, processes, token_of
 from mm2.connect.rest.settings import is_loopback
 from mm2.connect.tls import LISTENERS_PREFIX, client_context
-from mm2.kafka.bounded_http import Answer, exchange
+from mm2.kafka.bounded_http import HttpAnswer, exchange
 from mm2.mirror.flow_paths import encoded, flow_path
 
 PASSWORD_VARIABLE: Final = "MM2_REST_PASSWORD"  # noqa: S105 - its name, not a password
@@ -200,12 +200,12 @@ class FlowRest:
                 break
         raise CommandError(" ".join(refusals))
 
-    def _send(self, method: str, place: str) -> Answer:
+    def _send(self, method: str, place: str) -> HttpAnswer:
         verify = client_context(self.props) if place.startswith("https:") else False
         return ask(method, place, self.login.headers(place), verify)
 
 
-def ask(method: str, url: str, headers: Mapping[str, str], verify: ssl.SSLContext | bool) -> Answer:
+def ask(method: str, url: str, headers: Mapping[str, str], verify: ssl.SSLContext | bool) -> HttpAnswer:
     """Send a request to a process. Raises httpx.HTTPError, httpx.InvalidURL."""
     deadline_s = time.monotonic() + _LONGEST_S
     # No proxy of the environment: these are for external addresses.
@@ -244,7 +244,7 @@ def _unreached(url: str, error: BaseException) -> str:
     return f"The TLS handshake with {url} failed: {why.rstrip('.')}; check --cacert and --cert."
 
 
-def _error_of(response: Answer) -> str:
+def _error_of(response: HttpAnswer) -> str:
     if response.status == 401:
         return f"it requires authentication; set --user, and the password in {PASSWORD_VARIABLE}, or a token in {TOKEN_VARIABLE}."
     try:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from mm2.cli.flow import EXIT_ERROR
-from mm2.cli.option_sources import OptionHelp, Origin, SourcedParser
+from mm2.cli.option_sources import OptionHelp, SourcedParser, ValueOrigin
 
 _EXAMPLES: Final = "examples:"
 _SUFFIX: Final = ".properties"
@@ -71,7 +71,7 @@ class VerbParser(SourcedParser):
             found.origins.append(replace(file, value=str(found.config)))
         return found, rest
 
-    def _default_file(self) -> Origin | None:
+    def _default_file(self) -> ValueOrigin | None:
         """The default of the file. It is read as an option of its own: configargparse has no variables for arguments."""
         parser = SourcedParser(prog=self.prog, add_help=False)
         parser.error = self.error

@@ -31,7 +31,7 @@ class AnswerTooLarge(httpx.HTTPError):
 
 
 @dataclass(frozen=True)
-class Answer:
+class HttpAnswer:
     """A complete answer. ``reason`` is the phrase of its status."""
 
     status: int
@@ -60,7 +60,7 @@ def exchange(
     deadline_s: float,
     headers: Mapping[str, str] | None = None,
     **sent: Any,
-) -> Answer:
+) -> HttpAnswer:
     """Send a request and read its answer. ``sent`` are further arguments of `httpx.Client.stream`.
 
     ``deadline_s`` is a time of the monotonic clock. A single read is limited by the timeout of the client. Raises
@@ -85,7 +85,7 @@ def exchange(
     # The end of the connection may look like the end of the answer.
     if deadline.is_over or time.monotonic() > deadline_s:
         raise httpx.ReadTimeout(_TOO_LATE)
-    return Answer(answer.status_code, answer.reason_phrase, bytes(data))
+    return HttpAnswer(answer.status_code, answer.reason_phrase, bytes(data))
 
 
 def read_document(
