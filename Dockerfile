@@ -5,7 +5,7 @@
 #
 # The base is the index of all its architectures. To renew it: docker buildx imagetools inspect debian:bookworm-slim
 #
-# The steps are in conf/docker, and tests/integration/test_image.py executes this file without Docker.
+# The steps are in conf/docker, and tests/integration/deployment/test_image.py executes this file without Docker.
 FROM debian:bookworm-slim@sha256:88200866dfff7ea7f5cbcb6ec7c8a701889efe6fe859fe64d6990e4b07ea4171 AS build
 WORKDIR /build
 COPY conf/requirements.txt conf/

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from bench.errors import BenchFailed
 from bench.preload import SENTINEL_KEY
 from mm2.kafka.admin import Admin
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
-from mm2.kafka.reader import BatchReader
+from mm2.kafka.readers.reader import BatchReader
 from mm2.kafka.records.record import decode_batch
 from mm2.kafka.structs import LATEST, TopicInfo, TopicPartition
 

@@ -39,9 +39,9 @@ from mm2.connect.rest.access.control import Access
 from mm2.connect.rest.access.roles import Role
 from mm2.copy.states import PartitionState
 from mm2.copy.tally import BOUNDS_S
-from mm2.mirror.config_sync import ConfigDifference
-from mm2.observer.history import COARSE_STEP_MS, STEP_MS, FlowSample, History, TopicSample
-from mm2.observer.recorder import FlowSampler
+from mm2.mirror.topics.config_sync import ConfigDifference
+from mm2.observer.curves.history import COARSE_STEP_MS, STEP_MS, FlowSample, History, TopicSample
+from mm2.observer.curves.recorder import FlowSampler
 from mm2.observer.views import (
     ConnectorView,
     FlowState,
@@ -58,8 +58,8 @@ from mm2.observer.views import (
     TaskView,
 )
 from mm2.ui.dashboard import Dashboard
+from mm2.ui.elements.wording import RANGE
 from mm2.ui.source import PageData, Settings
-from mm2.ui.wording import RANGE
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

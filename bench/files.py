@@ -27,9 +27,9 @@ from bench.errors import BenchFailed
 from bench.outcome import Figure
 from bench.workers import KINDS, RESULTS, Kind, Section, one_broker
 from mm2.kafka.admin import Admin
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.kafka.structs import LATEST, NewTopic, TopicPartition
 from mm2.sandbox.kafka import LocalKafka
 from tests.systems.workers import STRING_CONVERTER, WorkerProcess, distributed_props

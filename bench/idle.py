@@ -12,7 +12,7 @@ from bench.race import clean_up, log_tail, still_running
 from bench.venue import Venue
 from mm2.kafka.admin import Admin
 from mm2.kafka.errors import KafkaFailure
-from mm2.kafka.producer import Producer
+from mm2.kafka.producer.producer import Producer
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import LATEST, NewTopic, TopicPartition
 from mm2.sandbox.process import end

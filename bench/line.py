@@ -22,9 +22,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from crc32c import crc32c
 from kafka.protocol.producer import InitProducerIdRequest
 
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.records.batch import check_crc, iter_batches, patch
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.kafka.structs import TopicPartition, topic_id_bytes
 from mm2.kafka.wire import fetch, produce
 from mm2.kafka.wire.fetch import FetchSession, Position

@@ -22,11 +22,11 @@ from bench.proctree import PeakMemory, tree_cpu_time
 from bench.race import clean_up, log_tail, still_running
 from bench.venue import Venue
 from mm2.kafka.admin import Admin
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
-from mm2.kafka.reader import read_partition
+from mm2.kafka.readers.reader import read_partition
 from mm2.kafka.structs import LATEST, NewTopic, OffsetAndMetadata, OffsetInfo, TopicInfo, TopicPartition
-from mm2.mirror.formats import Checkpoint
+from mm2.mirror.common.formats import Checkpoint
 from mm2.sandbox.process import end
 
 INTERVALS: Mapping[str, str] = {

@@ -27,10 +27,10 @@ from bench.errors import BenchFailed
 from bench.outcome import Figure
 from bench.workers import KINDS, RESULTS, Kind, Section, one_broker
 from mm2.kafka.admin import Admin
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
-from mm2.kafka.partitioner import partition_for
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.producer.partitioner import partition_for
+from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.kafka.structs import NewTopic
 from tests.systems.workers import WorkerProcess, distributed_props
 

@@ -10,9 +10,9 @@ from confluent_kafka import KafkaError, Message, Producer
 from bench.errors import BenchFailed
 from bench.shapes import Shape
 from mm2.kafka.admin import Admin
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
-from mm2.kafka.reader import BatchReader
+from mm2.kafka.readers.reader import BatchReader
 from mm2.kafka.structs import NewTopic, TopicPartition
 
 _SENT_BETWEEN_POLLS = 1000

@@ -39,10 +39,10 @@ from bench.contenders import OURS, Flow
 from bench.errors import BenchFailed
 from bench.race import create_topic, log_tail, still_running
 from mm2.kafka.admin import Admin
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
-from mm2.kafka.filler import FILLER_RECORDS, produce_filler
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.producer.filler import FILLER_RECORDS, produce_filler
+from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
 from mm2.sandbox.errors import SandboxError
 from mm2.sandbox.kafka import LocalKafka, start_all, stop_all

@@ -16,7 +16,7 @@ from bench.proctree import CpuTime, PeakMemory, tree_cpu_time
 from bench.shapes import Shape
 from bench.venue import Venue
 from mm2.kafka.admin import Admin
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.structs import NewTopic
 from mm2.sandbox.process import end
 

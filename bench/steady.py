@@ -18,11 +18,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.stamps import MARK, STAMP, STAMPS, VALUE_BYTES
-from mm2.kafka.cluster import Cluster
-from mm2.kafka.connection import Connection
+from mm2.kafka.client.cluster import Cluster
+from mm2.kafka.client.connection import Connection
 from mm2.kafka.records.batch import HEADER_BYTES, assemble
 from mm2.kafka.records.record import Record, encode_batch
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
 from mm2.kafka.wire import produce
 

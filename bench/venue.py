@@ -10,8 +10,8 @@ import psutil
 from bench.conditions import WINDOW_BYTES, Conditions
 from bench.contenders import Flow
 from bench.proctree import CpuTime, cpu_time
-from mm2.kafka.cluster import Cluster
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.client.cluster import Cluster
+from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.sandbox.kafka import LocalKafka, start_pair
 from tests.support import certificates
 from tests.support.proxy import Proxy

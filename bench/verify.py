@@ -35,14 +35,14 @@ from bench.proctree import session_members
 from bench.report import commit, machine, put
 from bench.shapes import SHAPES, Shape
 from bench.venue import Venue, open_venue
-from mm2.cli.flow import CommandError, ConfiguredFlow
-from mm2.copy.segments import Segment
+from mm2.cli.common.flow import CommandError, ConfiguredFlow
+from mm2.copy.progress.segments import Segment
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.records.batch import BatchView, check_crc, iter_batches
 from mm2.kafka.records.record import Record, encode_batch
-from mm2.verify.comparison import Comparison
-from mm2.verify.passes import Pass, Route
-from mm2.verify.spans import Span
+from mm2.verify.comparing.comparison import Comparison
+from mm2.verify.comparing.passes import Pass, Route
+from mm2.verify.comparing.spans import Span
 from tests.integration.mirror_process import MirrorProcess, ends, write_config
 
 ROOT: Final = Path(__file__).parents[1]

@@ -21,11 +21,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.stamps import STAMPS
 from mm2.kafka.admin import Admin
-from mm2.kafka.cluster import Cluster
-from mm2.kafka.connection import Connection
+from mm2.kafka.client.cluster import Cluster
+from mm2.kafka.client.connection import Connection
 from mm2.kafka.errors import BrokerFailure
 from mm2.kafka.records.batch import iter_batches
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.kafka.structs import LATEST, TopicInfo, TopicPartition, topic_id_bytes
 from mm2.kafka.wire import fetch
 from mm2.kafka.wire.fetch import FetchSession, Position

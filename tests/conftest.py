@@ -11,7 +11,7 @@ import hypothesis
 import pytest
 import structlog
 
-from mm2.mirror import plugins
+from mm2.mirror.common import plugins
 from mm2.sandbox.kafka import LocalKafka, start_all, stop_all
 from tests.support.waiting import PATIENCE
 

@@ -1,1 +1,1 @@
-"""The command-line programs: one module per command, each with a `main` that returns the exit code."""
+"""The programs, each with a `main` that returns the exit code. The verbs of `mm2` are in the folders."""

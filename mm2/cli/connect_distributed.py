@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from mm2.cli.connect_process import CLUSTER, Program, WorkerNode, run_program, with_copying
-from mm2.config.worker_keys import WorkerConfig
+from mm2.config.keys.worker_keys import WorkerConfig
 from mm2.connect.node import Node
 from mm2.connect.plugins import Plugins
 from mm2.connect.rest.binding import Binding

@@ -3,7 +3,7 @@
 Exit codes: 0 stopped by SIGTERM or Ctrl-C (and --help, --version), 255 bad usage or unreadable file, 2 bad
 configuration or unreachable target, 3 start failed, 1 a flow failed later.
 
-The file is watched, and also read at SIGHUP: flows and settings change while the process runs (`mm2.mirror.maker`).
+The file is watched, and also read at SIGHUP: flows and settings change while the process runs (`mm2.mirror.process.maker`).
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ import structlog
 
 from mm2 import __version__
 from mm2.allocator import collect_less_often, use_one_arena
+from mm2.cli.common.option_sources import SourcedParser, origins_in
 from mm2.cli.logs import add_log_options, configure_logging
-from mm2.cli.option_sources import SourcedParser, origins_in
 from mm2.cli.served import Served
 from mm2.cli.signals import ask_at_hangup, exit_in, stop_at_signals
 from mm2.config.configdef import ConfigException
-from mm2.config.java_options import ineffective_variables
+from mm2.config.files.java_options import ineffective_variables
+from mm2.config.files.properties import UnreadableFile
 from mm2.config.mirrormaker import MirrorMakerConfig
-from mm2.config.properties import UnreadableFile
 from mm2.config.unread import unread_message
 from mm2.connect.api import ConnectError
 from mm2.kafka.errors import KafkaFailure
-from mm2.mirror.config_file import ConfigFile
-from mm2.mirror.maker import FlowFailed, MirrorMaker
-from mm2.observer.prometheus_settings import PrometheusSettings
+from mm2.mirror.process.config_file import ConfigFile
+from mm2.mirror.process.maker import FlowFailed, MirrorMaker
+from mm2.observer.curves.prometheus_settings import PrometheusSettings
 
 log = structlog.get_logger(__name__)
 

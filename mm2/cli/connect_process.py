@@ -18,14 +18,14 @@ import structlog
 
 from mm2 import __version__
 from mm2.allocator import collect_less_often, use_one_arena
+from mm2.cli.common.option_sources import SourcedParser
 from mm2.cli.logs import add_log_options, configure_logging
-from mm2.cli.option_sources import SourcedParser
 from mm2.cli.signals import exit_in, stop_at_signals
 from mm2.config.configdef import ConfigException
-from mm2.config.java_options import ineffective_variables
-from mm2.config.key_effects import check_effects, worker_uses
-from mm2.config.legacy_keys import without_legacy_keys
-from mm2.config.properties import load_properties
+from mm2.config.files.java_options import ineffective_variables
+from mm2.config.files.properties import load_properties
+from mm2.config.keys.key_effects import check_effects, worker_uses
+from mm2.config.keys.legacy_keys import without_legacy_keys
 from mm2.config.providers import ConfigTransformer, ProviderError
 from mm2.connect.api import ConnectError
 from mm2.connect.herder.base import AbstractHerder
@@ -33,19 +33,19 @@ from mm2.connect.herder.interface import Herder
 from mm2.connect.metrics import ConnectMetrics, ObservedWorker
 from mm2.connect.plugins import Plugins
 from mm2.connect.rest import local_processes
-from mm2.connect.rest.access.assembly import LocalAccess, check_access
 from mm2.connect.rest.app import worker_resources
+from mm2.connect.rest.assembly import LocalAccess, check_access
 from mm2.connect.rest.binding import Binding, warn_of_exposure
 from mm2.connect.rest.extensions import close_extensions, load_extensions
 from mm2.connect.rest.forwarding import Requests, RestClient
-from mm2.connect.rest.server import RestServer
+from mm2.connect.rest.listeners.server import RestServer
+from mm2.connect.rest.resources.worker_resources import metrics_router
 from mm2.connect.rest.settings import RestSettings
-from mm2.connect.rest.worker_resources import metrics_router
 from mm2.copy.driver.engine import CopyEngine
 from mm2.kafka.errors import KafkaFailure, is_unavailable
 from mm2.metrics.exposition import Exposition
-from mm2.mirror.plugins import use
-from mm2.mirror.redaction import RedactedHerder
+from mm2.mirror.common.plugins import use
+from mm2.mirror.rest.redaction import RedactedHerder
 from mm2.mirror.source_task import COPY_RESOURCE
 
 log = structlog.get_logger(__name__)

@@ -15,8 +15,8 @@ import structlog
 
 from mm2.cli.connect_process import CLUSTER, Program, WorkerNode, run_program, with_copying
 from mm2.config.configdef import ConfigException
-from mm2.config.properties import parse_properties
-from mm2.config.worker_keys import StandaloneConfig
+from mm2.config.files.properties import parse_properties
+from mm2.config.keys.worker_keys import StandaloneConfig
 from mm2.connect.api import ConnectError
 from mm2.connect.errors import MalformedBody
 from mm2.connect.herder.interface import Herder

@@ -17,16 +17,16 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from mm2.cli.flow import CommandError
-from mm2.cli.local_access import chosen, login_link
-from mm2.cli.option_sources import SourcedParser
-from mm2.cli.terminal import with_controls
-from mm2.cli.verbs import examples, seconds
+from mm2.cli.common.flow import CommandError
+from mm2.cli.common.option_sources import SourcedParser
+from mm2.cli.common.terminal import with_controls
+from mm2.cli.common.verbs import examples, seconds
+from mm2.cli.local.local_access import chosen, login_link
 from mm2.connect.api import ConnectError
 from mm2.kafka.admin import Admin
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure, value_of
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.sandbox.compare import TopicComparison, compare_topics
 from mm2.sandbox.errors import SandboxError
 from mm2.sandbox.kafka import LocalKafka, start_pair

@@ -1,7 +1,7 @@
 """mm2-health: the health of a MirrorMaker process on this machine, for frequent checks by containers and supervisors.
 
 A separate program that uses only the standard library: `mm2` takes longer to load than the request takes. It calls
-``GET /health`` (`mm2.mirror.flow_resources`). Exit codes: 0 healthy, 1 unhealthy or no response, as Docker and
+``GET /health`` (`mm2.mirror.rest.flow_resources`). Exit codes: 0 healthy, 1 unhealthy or no response, as Docker and
 Kubernetes expect.
 """
 

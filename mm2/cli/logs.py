@@ -11,8 +11,8 @@ from typing import Any, Final, TextIO
 import structlog
 from structlog.typing import EventDict, Processor
 
-from mm2.cli.terminal import visible
-from mm2.config.provider_values import hide_known
+from mm2.cli.common.terminal import visible
+from mm2.config.files.provider_values import hide_known
 from mm2.config.withheld_logs import WITHHELD, is_withheld
 
 FORMATS: Final = ("auto", "console", "json")

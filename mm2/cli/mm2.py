@@ -14,40 +14,19 @@ from typing import Any
 import argcomplete
 
 from mm2 import __version__
-from mm2.cli import (
-    accept_source,
-    client,
-    completion,
-    config,
-    control,
-    demo,
-    failback,
-    failover,
-    gaps,
-    groups,
-    hash_password,
-    heartbeats,
-    lag,
-    local_access,
-    offsets,
-    plan,
-    processes,
-    promote,
-    sandbox,
-    status,
-    throttle,
-    topics,
-    verify,
-    version,
-)
-from mm2.cli.colours import colour_states
-from mm2.cli.flow import EXIT_ERROR, EXIT_INTERRUPTED, CommandError
+from mm2.cli import demo
+from mm2.cli.change import accept_source, control, offsets, throttle
+from mm2.cli.common.colours import colour_states
+from mm2.cli.common.flow import EXIT_ERROR, EXIT_INTERRUPTED, CommandError
+from mm2.cli.common.option_sources import origins_in
+from mm2.cli.common.terminal import terminal_output, with_controls
+from mm2.cli.common.verbs import VerbParser
+from mm2.cli.failover import failback, failover, promote
+from mm2.cli.local import completion, hash_password, local_access, sandbox
 from mm2.cli.logs import configure_logging
-from mm2.cli.option_sources import origins_in
-from mm2.cli.terminal import terminal_output, with_controls
-from mm2.cli.verbs import VerbParser
+from mm2.cli.show import client, config, gaps, groups, heartbeats, lag, plan, processes, status, topics, verify, version
 from mm2.config.configdef import ConfigException
-from mm2.config.provider_values import hide_known
+from mm2.config.files.provider_values import hide_known
 from mm2.connect.api import ConnectError
 from mm2.kafka.errors import KafkaFailure
 

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
+from mm2.cli.common.option_sources import key_of, variable_of
+from mm2.cli.common.verbs import examples_of
 from mm2.cli.mm2 import parser
-from mm2.cli.option_sources import key_of, variable_of
-from mm2.cli.verbs import examples_of
 
 _HEAD: Final = """# Commands of mm2
 

@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING
 
 from starlette.types import ASGIApp
 
-from mm2.config.rest_keys import CARDINALITY_KEY
+from mm2.config.keys.rest_keys import CARDINALITY_KEY
 from mm2.kafka.records.record import Record
-from mm2.mirror.clients import MirrorClients
-from mm2.mirror.config_sync import ConfigDifference
-from mm2.mirror.flow_paths import Apps
-from mm2.mirror.ledgers import write_to_ledger
-from mm2.mirror.maker import MirrorMaker
+from mm2.mirror.common.clients import MirrorClients
+from mm2.mirror.notes.ledgers import write_to_ledger
+from mm2.mirror.process.maker import MirrorMaker
+from mm2.mirror.rest.flow_paths import Apps
+from mm2.mirror.topics.config_sync import ConfigDifference
+from mm2.observer.curves.history import History
+from mm2.observer.curves.prometheus_settings import PrometheusSettings
+from mm2.observer.curves.recorder import Recorder
 from mm2.observer.flow import WatchedFlow
-from mm2.observer.history import History
 from mm2.observer.observer import Observer
-from mm2.observer.prometheus_settings import PrometheusSettings
-from mm2.observer.recorder import Recorder
-from mm2.observer.topics import ConfigComparisons
+from mm2.observer.shown.topics import ConfigComparisons
 from mm2.observer.work import SOURCE_NAME
 
 if TYPE_CHECKING:
-    from mm2.observer.long_term import LongTermHistory
+    from mm2.observer.curves.long_term import LongTermHistory
 
 
 class Served:
@@ -75,7 +75,7 @@ class Served:
         from mm2.connect.rest.app import metrics_app  # noqa: PLC0415
         from mm2.metrics.exposition import Exposition  # noqa: PLC0415
         from mm2.metrics.metric import Cardinality, Sheet  # noqa: PLC0415
-        from mm2.observer.collector import SnapshotMetrics  # noqa: PLC0415
+        from mm2.observer.shown.collector import SnapshotMetrics  # noqa: PLC0415
 
         def workers() -> list[ObservedWorker]:
             flows = self.maker.flows
@@ -92,7 +92,7 @@ class Served:
         return metrics_app(Exposition(snapshots, ConnectMetrics(workers), checkpoints))
 
     def _overview(self, _rest: ASGIApp) -> ASGIApp:
-        from mm2.observer.resources import overview_app  # noqa: PLC0415
+        from mm2.observer.shown.resources import overview_app  # noqa: PLC0415
 
         return overview_app(self.observer, self._write)
 
@@ -121,8 +121,8 @@ class Served:
     def _long_term(self) -> LongTermHistory | None:
         if self._prometheus is None:
             return None
-        from mm2.observer.long_term import LongTermHistory  # noqa: PLC0415
-        from mm2.observer.prometheus import Prometheus  # noqa: PLC0415
+        from mm2.observer.curves.long_term import LongTermHistory  # noqa: PLC0415
+        from mm2.observer.curves.prometheus import Prometheus  # noqa: PLC0415
 
         return LongTermHistory(Prometheus(self._prometheus), self._prometheus.matchers)
 

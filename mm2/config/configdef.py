@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
-from mm2.config.config_infos import ConfigInfo, ConfigInfos, ConfigKeyInfo, ConfigValue, ConfigValueInfo
-from mm2.config.config_key import ConfigKey, Importance, Recommender, Width
-from mm2.config.validators import (
+from mm2.config.definitions.config_infos import ConfigInfo, ConfigInfos, ConfigKeyInfo, ConfigValue, ConfigValueInfo
+from mm2.config.definitions.config_key import ConfigKey, Importance, Recommender, Width
+from mm2.config.definitions.validators import (
     Validator,
     at_least,
     between,
@@ -24,7 +24,7 @@ from mm2.config.validators import (
     one_of_any_case,
     subset_of,
 )
-from mm2.config.values import (
+from mm2.config.definitions.values import (
     NO_DEFAULT,
     ConfigException,
     ConfigType,

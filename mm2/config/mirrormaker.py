@@ -19,7 +19,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from mm2.config.client_keys import CLIENT_KEYS, CLUSTER_CONFIG, ROLE_CONFIGS
 from mm2.config.configdef import (
     AbstractConfig,
     ConfigDef,
@@ -31,8 +30,10 @@ from mm2.config.configdef import (
     missing,
     split_list,
 )
-from mm2.config.key_effects import Effect, IneffectiveKey, check_effects, flow_uses, process_uses
-from mm2.config.mirror_keys import (
+from mm2.config.definitions.values import trim
+from mm2.config.keys.client_keys import CLIENT_KEYS, CLUSTER_CONFIG, ROLE_CONFIGS
+from mm2.config.keys.key_effects import Effect, IneffectiveKey, check_effects, flow_uses, process_uses
+from mm2.config.keys.mirror_keys import (
     CONNECTOR_CLASSES,
     CONNECTOR_CONFIGS,
     CONNECTOR_KEYS,
@@ -43,12 +44,11 @@ from mm2.config.mirror_keys import (
     TOPIC_THROTTLE_PREFIX,
     default_group,
 )
+from mm2.config.keys.rest_keys import LISTENER_PREFIXES, MIRROR_REST_CONFIG
+from mm2.config.keys.security_keys import SASL_CONFIG, SECURITY_PROTOCOL_CONFIG, TLS_CONFIG
+from mm2.config.keys.worker_keys import DISTRIBUTED_CONFIG, check_signature_accepted
 from mm2.config.providers import ConfigTransformer
-from mm2.config.rest_keys import LISTENER_PREFIXES, MIRROR_REST_CONFIG
-from mm2.config.security_keys import SASL_CONFIG, SECURITY_PROTOCOL_CONFIG, TLS_CONFIG
 from mm2.config.unread import KeyReaders
-from mm2.config.values import trim
-from mm2.config.worker_keys import DISTRIBUTED_CONFIG, check_signature_accepted
 
 ALLOWED_CLASSES_KEY: Final = "plugin.allowed.classes"
 EXACTLY_ONCE_KEY: Final = "exactly.once.source.support"
@@ -241,7 +241,7 @@ class MirrorMakerConfig:
         return self._raw(self._cluster(alias))
 
     def client_config(self, alias: str) -> dict[str, str]:
-        """Settings of :data:`~mm2.config.mirror_keys.MIRROR_CLIENT_CONFIG` for one cluster, references resolved.
+        """Settings of :data:`~mm2.config.keys.mirror_keys.MIRROR_CLIENT_CONFIG` for one cluster, references resolved.
 
         The cluster's keys override top keys.
         """

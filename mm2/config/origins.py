@@ -22,10 +22,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from mm2.config.client_keys import ROLE_CONFIGS
 from mm2.config.configdef import ConfigDef, ConfigKey, Type
-from mm2.config.difference import is_showable
-from mm2.config.mirror_keys import CONNECTOR_CLASSES, CONNECTOR_CONFIGS
+from mm2.config.definitions.values import Password, show, without_login
+from mm2.config.keys.client_keys import ROLE_CONFIGS
+from mm2.config.keys.difference import is_showable
+from mm2.config.keys.mirror_keys import CONNECTOR_CLASSES, CONNECTOR_CONFIGS
+from mm2.config.keys.worker_keys import DISTRIBUTED_CONFIG
 from mm2.config.mirrormaker import (
     DEDICATED_WORKER_DEFAULTS,
     TOP_CONFIG,
@@ -34,8 +36,6 @@ from mm2.config.mirrormaker import (
     SourceAndTarget,
 )
 from mm2.config.providers import is_reference
-from mm2.config.values import Password, show, without_login
-from mm2.config.worker_keys import DISTRIBUTED_CONFIG
 
 PROCESS: Final = "process"
 WORKER: Final = "worker"
@@ -93,7 +93,7 @@ class UnreadKey:
 def process_settings(config: MirrorMakerConfig, lines: Mapping[str, int]) -> SettingsSection:
     """Settings of the process itself: clusters, REST, providers, and the ``spark.*`` keys of the file.
 
-    ``lines`` is :func:`~mm2.config.properties.property_lines` of the file; {} if unknown.
+    ``lines`` is :func:`~mm2.config.files.properties.property_lines` of the file; {} if unknown.
     """
     given = {key: key for key in config.originals if key in TOP_CONFIG or key.startswith((_SPARK, _PROVIDERS))}
     return SettingsSection(PROCESS, tuple(_settings(config, lambda _: Derived(given, {}), TOP_CONFIG, None, lines)))

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
-from mm2.config.java_regex import JavaPattern, PatternError, compile_java
-from mm2.config.properties import parse_properties
-from mm2.config.provider_values import ProviderValues, ResolvedSetting, remember
-from mm2.config.regular_file import UnusableFile, read_regular_file
-from mm2.config.values import ConfigException, split_list, trim
+from mm2.config.definitions.java_regex import JavaPattern, PatternError, compile_java
+from mm2.config.definitions.values import ConfigException, split_list, trim
+from mm2.config.files.properties import parse_properties
+from mm2.config.files.provider_values import ProviderValues, ResolvedSetting, remember
+from mm2.config.files.regular_file import UnusableFile, read_regular_file
 
 __all__ = [
     "ConfigData",

@@ -11,27 +11,27 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from mm2.config.client_keys import ADMIN_CONFIG, CLIENT_CONFIG, CONSUMER_CONFIG, PRODUCER_CONFIG
 from mm2.config.configdef import ConfigDef, ConfigKey
-from mm2.config.connector_keys import (
+from mm2.config.definitions.values import show
+from mm2.config.keys.client_keys import ADMIN_CONFIG, CLIENT_CONFIG, CONSUMER_CONFIG, PRODUCER_CONFIG
+from mm2.config.keys.connector_keys import (
     CONNECTOR_CONFIG,
     ISOLATION_KEY,
     SINK_CONNECTOR_CONFIG,
     SOURCE_CONNECTOR_CONFIG,
 )
-from mm2.config.key_effects import Effect, key_effects
-from mm2.config.mirror_keys import (
+from mm2.config.keys.key_effects import Effect, key_effects
+from mm2.config.keys.mirror_keys import (
     MIRROR_CHECKPOINT_CONFIG,
     MIRROR_HEARTBEAT_CONFIG,
     MIRROR_SOURCE_CONFIG,
     OWN_CONFIG,
     THROTTLE_KEY,
 )
+from mm2.config.keys.rest_keys import LOGIN_CONFIG_KEY, MIRROR_REST_CONFIG
+from mm2.config.keys.security_keys import SASL_CONFIG, SECURITY_PROTOCOL_CONFIG, TLS_CONFIG
+from mm2.config.keys.worker_keys import DISTRIBUTED_CONFIG, REST_CONFIG, STANDALONE_CONFIG
 from mm2.config.mirrormaker import ALLOWED_CLASSES_KEY, DEDICATED_WORKER_DEFAULTS, TOP_CONFIG
-from mm2.config.rest_keys import LOGIN_CONFIG_KEY, MIRROR_REST_CONFIG
-from mm2.config.security_keys import SASL_CONFIG, SECURITY_PROTOCOL_CONFIG, TLS_CONFIG
-from mm2.config.values import show
-from mm2.config.worker_keys import DISTRIBUTED_CONFIG, REST_CONFIG, STANDALONE_CONFIG
 
 OURS: Final = (
     frozenset(OWN_CONFIG.names)

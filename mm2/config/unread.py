@@ -14,12 +14,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from mm2.config.client_keys import CLIENT_KEYS, CONSUMER_CONFIG, ROLE_CONFIGS
-from mm2.config.connector_keys import CLIENT_OVERRIDE_PREFIXES, SOURCE_CONNECTOR_CONFIG, TOPIC_CREATION_PREFIX
-from mm2.config.mirror_keys import CONNECTOR_KEYS, MIRROR_CLIENT_CONFIG, RENAMED, TOPIC_THROTTLE_PREFIX
-from mm2.config.rest_keys import OIDC_PREFIX, PROMETHEUS_PREFIX
-from mm2.config.security_keys import TLS_CONFIG
-from mm2.config.worker_keys import (
+from mm2.config.keys.client_keys import CLIENT_KEYS, CONSUMER_CONFIG, ROLE_CONFIGS
+from mm2.config.keys.connector_keys import CLIENT_OVERRIDE_PREFIXES, SOURCE_CONNECTOR_CONFIG, TOPIC_CREATION_PREFIX
+from mm2.config.keys.mirror_keys import CONNECTOR_KEYS, MIRROR_CLIENT_CONFIG, RENAMED, TOPIC_THROTTLE_PREFIX
+from mm2.config.keys.rest_keys import OIDC_PREFIX, PROMETHEUS_PREFIX
+from mm2.config.keys.security_keys import TLS_CONFIG
+from mm2.config.keys.worker_keys import (
     CONVERTER_PREFIXES,
     DISTRIBUTED_CONFIG,
     INTERNAL_REST_CONFIG,

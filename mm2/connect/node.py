@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from mm2.config.worker_keys import StandaloneConfig, WorkerConfig
+from mm2.config.keys.worker_keys import StandaloneConfig, WorkerConfig
 from mm2.connect.group.protocol import URL_NOT_USED
 from mm2.connect.herder.connector_offsets import ConnectorOffsetsAccess, KafkaSourceOffsets, StoredOffsets
 from mm2.connect.herder.distributed import DistributedHerder
@@ -23,8 +23,8 @@ from mm2.connect.stores.kafka_offset_store import KafkaOffsetStore
 from mm2.connect.stores.kafka_status_store import KafkaStatusStore
 from mm2.connect.stores.offset_store import FileOffsetStore
 from mm2.connect.stores.status_store import MemoryStatusStore
-from mm2.kafka.cluster import Cluster
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.client.cluster import Cluster
+from mm2.kafka.settings.client_settings import ClientSettings
 
 #: Timeout for creating and reading internal topics (Java's default.api.timeout.ms).
 START_TIMEOUT_S = 60.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from mm2.config.configdef import AbstractConfig, ConfigDef, Importance, Type, non_empty
-from mm2.config.java_regex import compile_java
-from mm2.config.validators import regular_expression
+from mm2.config.definitions.java_regex import compile_java
+from mm2.config.definitions.validators import regular_expression
 from mm2.connect.api.transformation import Predicate
 from mm2.connect.data.record import ConnectRecord
 from mm2.connect.transforms.base import Configured, every

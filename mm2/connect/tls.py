@@ -11,8 +11,8 @@ from typing import Final
 import structlog
 
 from mm2.config.configdef import ConfigException
-from mm2.kafka.settings import ClientSettings, Tls
-from mm2.kafka.tls import Stamps, build_server_ssl_context, build_ssl_context, expiries, store_stamps
+from mm2.kafka.auth.tls import Stamps, build_server_ssl_context, build_ssl_context, expiries, store_stamps
+from mm2.kafka.settings.client_settings import ClientSettings, Tls
 
 log = structlog.get_logger(__name__)
 
@@ -63,7 +63,7 @@ class ListenerTls:
         return self._context
 
     def expiries(self) -> Mapping[str, datetime]:
-        """The expiry times of the certificates in use, by file (see :func:`mm2.kafka.tls.expiries`)."""
+        """The expiry times of the certificates in use, by file (see :func:`mm2.kafka.auth.tls.expiries`)."""
         self._refresh()
         return self._expiries
 

@@ -37,7 +37,7 @@ from mm2.connect.data.schema import (
     STRING_SCHEMA,
 )
 from mm2.connect.data.struct import Struct
-from mm2.kafka.producer import RecordMetadata
+from mm2.kafka.producer.producer import RecordMetadata
 
 _ID: Final = "id"
 

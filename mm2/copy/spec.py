@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
 
 
@@ -75,8 +75,8 @@ class TransactionsSpec:
 class ChangesSpec:
     """What changes the records of a flow: transformations, or converters other than ByteArrayConverter.
 
-    ``factory`` is a function (``module:name``) of a higher layer that makes `mm2.copy.executor.changes.RecordChanges`
-    from ``settings``, which may contain secrets. ``digest`` identifies them in `mm2.copy.session.Rules`.
+    ``factory`` is a function (``module:name``) of a higher layer that makes `mm2.copy.changes.RecordChanges`
+    from ``settings``, which may contain secrets. ``digest`` identifies them in `mm2.copy.progress.session.Rules`.
     ``not_repeatable`` names what may decide differently when a record is read again; "": nothing.
     """
 

@@ -92,7 +92,7 @@ class Tally:
     """``paths`` counts the source's record batches: `PASSTHROUGH`, or the reason why they were re-encoded.
 
     ``latency`` counts acknowledged batches by stage. Batches of a backlog are left out, because their age is
-    unrelated to the latency of copying (see `mm2.copy.executor.cursor.Cursor.take`). ``filled`` counts target offsets that
+    unrelated to the latency of copying (see `mm2.copy.executor.partition.cursor.Cursor.take`). ``filled`` counts target offsets that
     were taken up for source offsets without a record, by means: `MARKERS` or `TRANSACTIONS`.
     """
 

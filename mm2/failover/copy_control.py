@@ -7,15 +7,15 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from mm2.copy.session import LedgerEntry
+from mm2.copy.progress.session import LedgerEntry
 from mm2.copy.states import LASTS_UNTIL_RESET
 from mm2.evidence import counted
 from mm2.failover.denials import allow_writes
-from mm2.failover.partitions import is_paused
+from mm2.failover.records.partitions import is_paused
 from mm2.failover.sides import Sides, now_ms
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import AclBinding, TopicPartition
-from mm2.mirror.promotions import Promotion, promoted, withdrawn
+from mm2.mirror.notes.promotions import Promotion, promoted, withdrawn
 
 #: Tasks read the promotions every second, and need up to eight seconds to finish batches in flight.
 CONFIRM_S: Final = 60.0

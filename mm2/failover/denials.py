@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from mm2.config.mirror_keys import DENY_WRITES_KEY
+from mm2.config.keys.mirror_keys import DENY_WRITES_KEY
 from mm2.evidence import counted
 from mm2.failover.groups import Choice
 from mm2.failover.sides import Sides
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import AclBinding, ResourceType
-from mm2.mirror.acl_sync import acl_filter
-from mm2.mirror.promotions import promoted
-from mm2.mirror.topic_acls import sentence
-from mm2.mirror.write_denials import (
+from mm2.mirror.notes.promotions import promoted
+from mm2.mirror.topics.acl_sync import acl_filter
+from mm2.mirror.topics.topic_acls import sentence
+from mm2.mirror.topics.write_denials import (
     VISIBLE_S,
     delete_denials,
     denial_note,

@@ -13,7 +13,7 @@ from typing import Any
 from mm2.codec import encode, stored
 from mm2.evidence import counted
 from mm2.kafka.structs import TopicPartition
-from mm2.mirror.kept_records import ForeignRun
+from mm2.mirror.notes.kept_records import ForeignRun
 from mm2.reasons import WayBackCode
 
 
@@ -119,7 +119,7 @@ class PartitionEvidence:
     - ``other_log``: why the positions of the ledger are not those of the source's log.
     - ``tail``: what the source has after the records on the target, if it was counted.
     - ``foreign_on_source``, ``foreign_on_target``: records of other producers before ``copied``, and before ``target_offset``, that no
-      flow copies (`mm2.failover.foreign`), without those that were kept before.
+      flow copies (`mm2.failover.records.foreign`), without those that were kept before.
     """
 
     topic: str
@@ -318,7 +318,7 @@ class FailoverReport:
 
     ``source_error`` is why the source did not answer; ``last_contact_ms`` is the time of the newest data from it on the
     target. ``divergent``: ranges of offsets at which the clusters have other records although offsets are preserved
-    (`mm2.failover.divergence`). ``notes`` (what to know of the figures), ``done``, ``problems`` (what failed) and ``advice`` (next
+    (`mm2.failover.records.divergence`). ``notes`` (what to know of the figures), ``done``, ``problems`` (what failed) and ``advice`` (next
     steps) are messages. ``way_back``: by topic, whether the flow in the opposite direction copies it.
     """
 

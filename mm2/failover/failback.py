@@ -23,15 +23,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from mm2.codec import encode
-from mm2.config.worker_keys import storage_topics
+from mm2.config.keys.worker_keys import storage_topics
 from mm2.connect.stores import internal_json
 from mm2.connect.stores.config_state import RESTART_PREFIX, RestartRequest
 from mm2.connect.stores.offset_survey import KeptOffset, kept_offsets
-from mm2.copy.executor.positions import offset_key, offset_value
-from mm2.copy.ledger import note_record
+from mm2.copy.progress.ledger import note_record
+from mm2.copy.progress.written_positions import offset_key, offset_value
 from mm2.evidence import counted
 from mm2.failover.copy_control import on_interrupt, resume_copying
-from mm2.failover.divergence import Divergence, gone_topics
 from mm2.failover.evidence import (
     FailoverReport,
     PartitionEvidence,
@@ -39,25 +38,26 @@ from mm2.failover.evidence import (
     missing_records,
     target_problems,
 )
-from mm2.failover.foreign import foreign_records, kept_notes, where
 from mm2.failover.groups import Choice
 from mm2.failover.leaving import unknown_ends_error
-from mm2.failover.partitions import chosen_partitions, last_contact_ms, partitions_of
+from mm2.failover.records.divergence import Divergence, gone_topics
+from mm2.failover.records.foreign import foreign_records, kept_notes, where
+from mm2.failover.records.partitions import chosen_partitions, last_contact_ms, partitions_of
+from mm2.failover.records.uncopied import uncopied
 from mm2.failover.sides import READ_S, SOURCE_NAME, WRITE_S, FlowConfig, Refused, Sides, now_ms
-from mm2.failover.uncopied import uncopied
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
-from mm2.kafka.partitioner import partition_for
-from mm2.kafka.producer import Producer
+from mm2.kafka.producer.partitioner import partition_for
+from mm2.kafka.producer.producer import Producer
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import TopicPartition
-from mm2.mirror.clients import ClientKind, Side
-from mm2.mirror.kept_records import ForeignRun, kept_note_records
-from mm2.mirror.ledgers import PROVENANCE_NOTE
-from mm2.mirror.promotions import Promotion, promoted, withdrawn
-from mm2.mirror.record_changes import changing_keys
+from mm2.mirror.common.clients import ClientKind, Side
+from mm2.mirror.notes.kept_records import ForeignRun, kept_note_records
+from mm2.mirror.notes.ledgers import PROVENANCE_NOTE
+from mm2.mirror.notes.promotions import Promotion, promoted, withdrawn
+from mm2.mirror.plan.way_back import WayBack
+from mm2.mirror.source.record_changes import changing_keys
 from mm2.mirror.source_connector import topic_selection
-from mm2.mirror.way_back import WayBack
 
 VERB: Final = "failback"
 #: A restarted connector refreshes its topics at once; its tasks follow after a rebalance.

@@ -34,11 +34,11 @@ from mm2.failover.leaving import (
     unknown_error,
     wait_until_copied,
 )
-from mm2.failover.partitions import last_contact_ms
+from mm2.failover.records.partitions import last_contact_ms
 from mm2.failover.sides import FlowConfig, Refused, Sides, now_ms
 from mm2.kafka.errors import KafkaFailure
-from mm2.mirror.promotions import promoted
-from mm2.mirror.way_back import WayBack
+from mm2.mirror.notes.promotions import promoted
+from mm2.mirror.plan.way_back import WayBack
 
 VERB: Final = "failover"
 

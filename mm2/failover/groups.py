@@ -10,13 +10,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from mm2.config.java_regex import JavaPattern
-from mm2.copy.translation import Translation
+from mm2.config.definitions.java_regex import JavaPattern
+from mm2.copy.progress.translation import Translation
 from mm2.failover.evidence import FoundBy, GroupEvidence, Outcome, PartitionEvidence
 from mm2.failover.sides import READ_S, Sides, check_leader
 from mm2.kafka.admin import Admin
 from mm2.kafka.errors import KafkaFailure, value_of
-from mm2.kafka.log import KafkaBasedLog, LogRecord
+from mm2.kafka.readers.log import KafkaBasedLog, LogRecord
 from mm2.kafka.structs import (
     EARLIEST,
     LATEST,
@@ -26,16 +26,16 @@ from mm2.kafka.structs import (
     OffsetInfo,
     TopicPartition,
 )
-from mm2.mirror import plugins
 from mm2.mirror.checkpoint_connector import GROUP_TYPES, PROTOCOL_TYPES
 from mm2.mirror.checkpoint_task import is_wanted
-from mm2.mirror.clients import ClientKind, Side
-from mm2.mirror.discovery import vanished
-from mm2.mirror.formats import Checkpoint, FormatError, OffsetSync
-from mm2.mirror.group_offsets import SHARE, GroupOffsets, group_state, of_another_copy, outside_of_log
-from mm2.mirror.offset_sync_store import OffsetSyncStore
-from mm2.mirror.syncs_topic import syncs_side, syncs_topic
-from mm2.mirror.translator import TopicIds, Translated, Translator, Untranslated, read_again
+from mm2.mirror.common import plugins
+from mm2.mirror.common.clients import ClientKind, Side
+from mm2.mirror.common.discovery import vanished
+from mm2.mirror.common.formats import Checkpoint, FormatError, OffsetSync
+from mm2.mirror.common.syncs_topic import syncs_side, syncs_topic
+from mm2.mirror.groups.group_offsets import SHARE, GroupOffsets, group_state, of_another_copy, outside_of_log
+from mm2.mirror.groups.offset_sync_store import OffsetSyncStore
+from mm2.mirror.groups.translator import TopicIds, Translated, Translator, Untranslated, read_again
 from mm2.reasons import OffsetReason
 
 SOURCE: Final = "source"

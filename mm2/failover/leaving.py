@@ -10,14 +10,14 @@ from typing import Final, Self
 from mm2.copy.states import PartitionState
 from mm2.evidence import counted
 from mm2.failover.evidence import FailoverReport, PartitionEvidence, missing_records, target_problems
-from mm2.failover.foreign import ForeignRuns, foreign_records, kept_notes, where
 from mm2.failover.groups import Choice
-from mm2.failover.partitions import NothingChosen, chosen_partitions, partitions_of, source_ends
+from mm2.failover.records.foreign import ForeignRuns, foreign_records, kept_notes, where
+from mm2.failover.records.partitions import NothingChosen, chosen_partitions, partitions_of, source_ends
+from mm2.failover.records.uncopied import Uncopied, uncopied
 from mm2.failover.sides import Refused, Sides
-from mm2.failover.uncopied import Uncopied, uncopied
 from mm2.kafka.errors import KafkaFailure, failures_in
 from mm2.kafka.structs import TopicPartition
-from mm2.mirror.clients import Side
+from mm2.mirror.common.clients import Side
 
 _POLL_S: Final = 0.5
 _SHOWN: Final = 5

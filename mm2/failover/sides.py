@@ -9,29 +9,29 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from mm2.config.configdef import ConfigException
-from mm2.config.mirror_keys import CHECKPOINT_CONNECTOR, SOURCE_CONNECTOR
+from mm2.config.keys.mirror_keys import CHECKPOINT_CONNECTOR, SOURCE_CONNECTOR
+from mm2.config.keys.worker_keys import storage_topics
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.config.providers import ConfigTransformer
-from mm2.config.worker_keys import storage_topics
 from mm2.connect.stores.config_state import ClusterConfigState, ConfigFold, TargetState
-from mm2.copy.ledger import Ledger, LedgerLog
+from mm2.copy.progress.ledger import Ledger, LedgerLog
 from mm2.kafka.admin import Admin
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, ConnectFailure, KafkaFailure, TlsFailure, value_of
-from mm2.kafka.log import KafkaBasedLog
-from mm2.kafka.producer import Producer
+from mm2.kafka.producer.producer import Producer
+from mm2.kafka.readers.log import KafkaBasedLog
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import TopicInfo, TopicPartition
-from mm2.mirror.assigned_partitions import ASSIGNED_PARTITIONS_KEY, decode_partitions
 from mm2.mirror.checkpoint_task import ASSIGNED_GROUPS_KEY, decode_groups
-from mm2.mirror.clients import ClientKind, MirrorClients, Side
-from mm2.mirror.discovery import vanished
-from mm2.mirror.group_offsets import ASSIGNED_SHARE_GROUPS_KEY, group_state
-from mm2.mirror.record_changes import changing_keys
-from mm2.mirror.source_answers import EVERY_S, SourceAnswers, source_answers
+from mm2.mirror.common.clients import ClientKind, MirrorClients, Side
+from mm2.mirror.common.discovery import vanished
+from mm2.mirror.groups.group_offsets import ASSIGNED_SHARE_GROUPS_KEY, group_state
+from mm2.mirror.notes.source_answers import EVERY_S, SourceAnswers, source_answers
+from mm2.mirror.plan.way_back import WayBack, way_back
+from mm2.mirror.source.assigned_partitions import ASSIGNED_PARTITIONS_KEY, decode_partitions
+from mm2.mirror.source.record_changes import changing_keys
 from mm2.mirror.source_connector import topic_selection
-from mm2.mirror.way_back import WayBack, way_back
 
 SOURCE_NAME: Final = "MirrorSourceConnector"
 CHECKPOINT_NAME: Final = "MirrorCheckpointConnector"

@@ -16,16 +16,14 @@ from typing import Final, TypeVar
 
 import structlog
 
-from mm2.config.mirror_keys import MIRROR_CHECKPOINT_CONFIG, is_job_on
+from mm2.config.keys.mirror_keys import MIRROR_CHECKPOINT_CONFIG, is_job_on
 from mm2.connect.api import RetriableError, Task
-from mm2.copy.ledger import group_record
+from mm2.copy.progress.ledger import group_record
 from mm2.kafka.errors import KafkaFailure
-from mm2.kafka.log import KafkaBasedLog, LogRecord
-from mm2.kafka.producer import Producer
+from mm2.kafka.producer.producer import Producer
+from mm2.kafka.readers.log import KafkaBasedLog, LogRecord
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import GroupListing
-from mm2.mirror import plugins
-from mm2.mirror.checkpoint_inputs import ledgers_of
 from mm2.mirror.checkpoint_task import (
     ASSIGNED_GROUPS_KEY,
     MirrorCheckpointTask,
@@ -33,16 +31,18 @@ from mm2.mirror.checkpoint_task import (
     encode_groups,
     is_wanted,
 )
-from mm2.mirror.clients import SOURCE_ALIAS_KEY, TASK_INDEX_KEY, ClientKind, Side
-from mm2.mirror.connector import MirrorConnector
-from mm2.mirror.discovery import chunks
-from mm2.mirror.formats import Checkpoint, FormatError
-from mm2.mirror.group_offsets import ASSIGNED_SHARE_GROUPS_KEY, GROUPS_PER_CALL, SHARE, GroupOffsets, group_state
-from mm2.mirror.internal_topics import KeptTopic, create_compacted_topic
-from mm2.mirror.offset_checks import Offsets, check_checkpoint_offsets
-from mm2.mirror.scheduler import Scheduler
-from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY
-from mm2.mirror.translator import Translator
+from mm2.mirror.common import plugins
+from mm2.mirror.common.clients import SOURCE_ALIAS_KEY, TASK_INDEX_KEY, ClientKind, Side
+from mm2.mirror.common.connector import MirrorConnector
+from mm2.mirror.common.discovery import chunks
+from mm2.mirror.common.formats import Checkpoint, FormatError
+from mm2.mirror.common.internal_topics import KeptTopic, create_compacted_topic
+from mm2.mirror.common.offset_checks import Offsets, check_checkpoint_offsets
+from mm2.mirror.common.scheduler import Scheduler
+from mm2.mirror.common.syncs_topic import EMIT_SYNCS_KEY
+from mm2.mirror.groups.checkpoint_inputs import ledgers_of
+from mm2.mirror.groups.group_offsets import ASSIGNED_SHARE_GROUPS_KEY, GROUPS_PER_CALL, SHARE, GroupOffsets, group_state
+from mm2.mirror.groups.translator import Translator
 
 log = structlog.get_logger(__name__)
 

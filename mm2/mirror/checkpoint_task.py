@@ -2,7 +2,7 @@
 
 Deviations from Java:
 
-- Offsets are translated exactly where the ledger has the segments (`mm2.mirror.translator`), also for topics that came
+- Offsets are translated exactly where the ledger has the segments (`mm2.mirror.groups.translator`), also for topics that came
   from the target, which makes failback of groups possible.
 - If the offset-syncs topic is missing or unreadable at start, reading it is retried. Java's task stays RUNNING without
   effect.
@@ -27,30 +27,30 @@ import structlog
 
 from mm2 import __version__
 from mm2.config.configdef import AbstractConfig, ConfigException
-from mm2.config.mirror_keys import MIRROR_CHECKPOINT_CONFIG, is_job_on
+from mm2.config.keys.mirror_keys import MIRROR_CHECKPOINT_CONFIG, is_job_on
 from mm2.connect.api import SourceRecord, SourceTask
 from mm2.kafka.admin import Admin
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.errors import ConnectFailure, KafkaFailure, failures_in
-from mm2.kafka.producer import RecordMetadata
+from mm2.kafka.producer.producer import RecordMetadata
 from mm2.kafka.structs import OffsetAndMetadata, TopicPartition
 from mm2.metrics.mirror import metric_formats
-from mm2.mirror import plugins
-from mm2.mirror.checkpoint_inputs import CheckpointInputs
-from mm2.mirror.checkpoint_latency import LATENCY_RESOURCE, CheckpointLatencies
-from mm2.mirror.checkpoint_store import CheckpointStore
-from mm2.mirror.clients import MirrorClients, Side
+from mm2.mirror.common import plugins
+from mm2.mirror.common.clients import MirrorClients, Side
+from mm2.mirror.common.formats import Checkpoint
+from mm2.mirror.common.recurring_errors import RecurringErrors
+from mm2.mirror.common.scheduler import Scheduler
 from mm2.mirror.filters import TopicFilter, close_quietly
-from mm2.mirror.formats import Checkpoint
-from mm2.mirror.group_offsets import ASSIGNED_SHARE_GROUPS_KEY, GroupOffsets
-from mm2.mirror.group_reasons import GroupReasons, ReasonsByGroup
-from mm2.mirror.group_sync import GroupOffsetSync
+from mm2.mirror.groups.checkpoint_inputs import CheckpointInputs
+from mm2.mirror.groups.checkpoint_latency import LATENCY_RESOURCE, CheckpointLatencies
+from mm2.mirror.groups.checkpoint_store import CheckpointStore
+from mm2.mirror.groups.group_offsets import ASSIGNED_SHARE_GROUPS_KEY, GroupOffsets
+from mm2.mirror.groups.group_reasons import GroupReasons, ReasonsByGroup
+from mm2.mirror.groups.group_sync import GroupOffsetSync
+from mm2.mirror.groups.target_logs import TargetLogs, topic_ids
+from mm2.mirror.groups.translator import TopicIds, Translated, Translator, Untranslated
 from mm2.mirror.policy import ReplicationPolicy
-from mm2.mirror.recurring_errors import RecurringErrors
-from mm2.mirror.routing import NO_ROUTE, TopicRoute, topic_route
-from mm2.mirror.scheduler import Scheduler
-from mm2.mirror.target_logs import TargetLogs, topic_ids
-from mm2.mirror.translator import TopicIds, Translated, Translator, Untranslated
+from mm2.mirror.topics.routing import NO_ROUTE, TopicRoute, topic_route
 from mm2.reasons import OffsetReason
 
 log = structlog.get_logger(__name__)

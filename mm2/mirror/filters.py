@@ -14,7 +14,7 @@ from typing import Final
 import structlog
 
 from mm2.config.configdef import ConfigException
-from mm2.config.java_regex import JavaPattern, PatternError, PatternTooSlow, compile_java
+from mm2.config.definitions.java_regex import JavaPattern, PatternError, PatternTooSlow, compile_java
 
 log = structlog.get_logger(__name__)
 

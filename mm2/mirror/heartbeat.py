@@ -11,15 +11,15 @@ import structlog
 
 from mm2 import __version__
 from mm2.config.configdef import AbstractConfig
-from mm2.config.mirror_keys import MIRROR_HEARTBEAT_CONFIG, is_job_on
+from mm2.config.keys.mirror_keys import MIRROR_HEARTBEAT_CONFIG, is_job_on
 from mm2.connect.api import SourceRecord, SourceTask, Task
-from mm2.mirror.clients import MirrorClients, Side
-from mm2.mirror.connector import MirrorConnector
-from mm2.mirror.formats import Heartbeat
-from mm2.mirror.internal_topics import KeptTopic, create_kept_topic
-from mm2.mirror.offset_checks import Offsets, check_heartbeat_offsets
-from mm2.mirror.plugins import replication_policy
-from mm2.mirror.scheduler import Scheduler
+from mm2.mirror.common.clients import MirrorClients, Side
+from mm2.mirror.common.connector import MirrorConnector
+from mm2.mirror.common.formats import Heartbeat
+from mm2.mirror.common.internal_topics import KeptTopic, create_kept_topic
+from mm2.mirror.common.offset_checks import Offsets, check_heartbeat_offsets
+from mm2.mirror.common.plugins import replication_policy
+from mm2.mirror.common.scheduler import Scheduler
 
 log = structlog.get_logger(__name__)
 

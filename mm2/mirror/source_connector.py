@@ -16,41 +16,41 @@ from typing import Final
 import structlog
 
 from mm2.config.configdef import ConfigException
-from mm2.config.mirror_keys import MIRROR_SOURCE_CONFIG, PRESERVE_KEY, topic_throttles
+from mm2.config.keys.mirror_keys import MIRROR_SOURCE_CONFIG, PRESERVE_KEY, topic_throttles
 from mm2.connect.api import ConnectError, RetriableError, Task
 from mm2.copy.states import PartitionState
 from mm2.kafka.errors import BrokerFailure, KafkaFailure, UnsupportedVersion
-from mm2.kafka.producer import Producer
+from mm2.kafka.producer.producer import Producer
 from mm2.kafka.structs import TopicPartition
-from mm2.mirror import plugins
-from mm2.mirror.assigned_partitions import ASSIGNED_PARTITIONS_KEY, decode_partitions, encode_partitions
-from mm2.mirror.clients import SOURCE_ALIAS_KEY, TASK_INDEX_KEY, ClientKind, MirrorClients, Side
-from mm2.mirror.config_sync import ConfigSync
-from mm2.mirror.connector import STOP_TIMEOUT_S, MirrorConnector
-from mm2.mirror.discovery import TopicLists, see_topics, vanished
+from mm2.mirror.common import plugins
+from mm2.mirror.common.clients import SOURCE_ALIAS_KEY, TASK_INDEX_KEY, ClientKind, MirrorClients, Side
+from mm2.mirror.common.connector import STOP_TIMEOUT_S, MirrorConnector
+from mm2.mirror.common.discovery import TopicLists, see_topics, vanished
+from mm2.mirror.common.internal_topics import create_compacted_topic, create_kept_topic
+from mm2.mirror.common.offset_checks import Offsets, check_source_offsets
+from mm2.mirror.common.recurring_errors import RecurringErrors
+from mm2.mirror.common.scheduler import Scheduler
+from mm2.mirror.common.syncs_topic import EMIT_SYNCS_KEY, kept_syncs, syncs_side
 from mm2.mirror.filters import TOPICS_KEY, close_quietly
-from mm2.mirror.internal_topics import create_compacted_topic, create_kept_topic
-from mm2.mirror.leading_gaps import LeadingGaps
-from mm2.mirror.ledgers import Ledgers, copied_topics
-from mm2.mirror.offset_checks import Offsets, check_source_offsets
-from mm2.mirror.own_topics import kept_dead_letters, kept_ledger, reserved_topics
-from mm2.mirror.preparation import Preparation, PreparationNote, since
-from mm2.mirror.preserved_offsets import PreservedOffsets, check_preserved_offsets, denies_writes
-from mm2.mirror.provenance import RENEW_S, Provenance
-from mm2.mirror.recurring_errors import RecurringErrors
-from mm2.mirror.remote_topics import REPLICATION_FACTOR_KEY, RemoteTopics
-from mm2.mirror.routing import NO_ROUTE, topic_route
-from mm2.mirror.scheduler import Scheduler
-from mm2.mirror.selection import TopicSelection
-from mm2.mirror.shared_topics import check_merges, configured_names
-from mm2.mirror.source_answers import EVERY_S, AnswerNotes
-from mm2.mirror.start_from import START_FROM_KEY, parse_start_from
-from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY, kept_syncs, syncs_side
-from mm2.mirror.task_assignment import Shares, TaskAssignment
-from mm2.mirror.topic_acls import GROUP_ACLS_KEY, TopicAcls, writing_principals
-from mm2.mirror.topic_configs import TopicConfigs
-from mm2.mirror.topic_limits import LimitNote, RemoteTopicsLimits
-from mm2.mirror.write_denials import WriteDenials, flow_principals
+from mm2.mirror.notes.ledgers import Ledgers, copied_topics
+from mm2.mirror.notes.preparation import Preparation, PreparationNote, since
+from mm2.mirror.notes.source_answers import EVERY_S, AnswerNotes
+from mm2.mirror.preserved.leading_gaps import LeadingGaps
+from mm2.mirror.preserved.preserved_offsets import PreservedOffsets, check_preserved_offsets, denies_writes
+from mm2.mirror.preserved.shared_topics import check_merges, configured_names
+from mm2.mirror.source.assigned_partitions import ASSIGNED_PARTITIONS_KEY, decode_partitions, encode_partitions
+from mm2.mirror.source.start_from import START_FROM_KEY, parse_start_from
+from mm2.mirror.source.task_assignment import Shares, TaskAssignment
+from mm2.mirror.topics.config_sync import ConfigSync
+from mm2.mirror.topics.own_topics import kept_dead_letters, kept_ledger, reserved_topics
+from mm2.mirror.topics.provenance import RENEW_S, Provenance
+from mm2.mirror.topics.remote_topics import REPLICATION_FACTOR_KEY, RemoteTopics
+from mm2.mirror.topics.routing import NO_ROUTE, topic_route
+from mm2.mirror.topics.selection import TopicSelection
+from mm2.mirror.topics.topic_acls import GROUP_ACLS_KEY, TopicAcls, writing_principals
+from mm2.mirror.topics.topic_configs import TopicConfigs
+from mm2.mirror.topics.topic_limits import LimitNote, RemoteTopicsLimits
+from mm2.mirror.topics.write_denials import WriteDenials, flow_principals
 
 log = structlog.get_logger(__name__)
 
@@ -461,7 +461,7 @@ class MirrorSourceConnector(MirrorConnector):
             return []
 
     def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
-        """Assign the partitions as in `mm2.mirror.task_assignment`. RetriableError while the partitions are not known."""
+        """Assign the partitions as in `mm2.mirror.source.task_assignment`. RetriableError while the partitions are not known."""
         if not self._settings.bool("enabled"):
             return []
         with self._lock:

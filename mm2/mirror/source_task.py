@@ -17,37 +17,36 @@ import structlog
 
 from mm2 import __version__
 from mm2.config.configdef import AbstractConfig
-from mm2.config.mirror_keys import MIRROR_SOURCE_CONFIG, THROTTLE_KEY, topic_throttles
-from mm2.config.worker_keys import storage_topics
+from mm2.config.keys.mirror_keys import MIRROR_SOURCE_CONFIG, THROTTLE_KEY, topic_throttles
+from mm2.config.keys.worker_keys import storage_topics
 from mm2.connect.api import ConnectError, SourceRecord, SourceTask, SourceTaskContext, WorkerView
 from mm2.connect.runtime.exactly_once_settings import task_transactional_id
 from mm2.connect.stores.config_state import ConnectorTaskId
 from mm2.copy.driver.engine import CopyEngine, CopyFailed, CopyJob
-from mm2.copy.executor.positions import offset_key
-from mm2.copy.ledger import Ledger, LedgerLog, Pauses, ledger_topic
-from mm2.copy.session import CopyId, LedgerEntry, Seen, Start, WrittenPosition
+from mm2.copy.progress.ledger import Ledger, LedgerLog, Pauses, ledger_topic
+from mm2.copy.progress.session import CopyId, LedgerEntry, Seen, Start, WrittenPosition
+from mm2.copy.progress.written_positions import offset_key, offsets_ends, read_written_positions
 from mm2.copy.spec import CopySpec, PartitionSpec, SyncsSpec, TransactionsSpec
 from mm2.copy.states import PartitionState
-from mm2.copy.written_positions import offsets_ends, read_written_positions
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.producer.transactions import TransactionCoordinatorClient
+from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
-from mm2.kafka.transactions import TransactionCoordinatorClient
-from mm2.mirror.assigned_partitions import ASSIGNED_PARTITIONS_KEY, decode_partitions
-from mm2.mirror.clients import ClientKind, MirrorClients, Side
-from mm2.mirror.internal_topics import create_kept_topic
-from mm2.mirror.own_topics import dead_letter_topic, is_reserved, kept_dead_letters, kept_ledger, reserved_topics
-from mm2.mirror.plugins import replication_policy
-from mm2.mirror.preserved_offsets import PreservedOffsets, refuse_transactions
-from mm2.mirror.promotions import holds
-from mm2.mirror.record_changes import changes_spec
-from mm2.mirror.recurring_errors import RecurringErrors
-from mm2.mirror.routing import topic_route
-from mm2.mirror.source_cluster import AcceptedSource, accepted_source
-from mm2.mirror.start_from import START_FROM_KEY, parse_start_from
-from mm2.mirror.syncs_topic import EMIT_SYNCS_KEY, syncs_side, syncs_topic
+from mm2.mirror.common.clients import ClientKind, MirrorClients, Side
+from mm2.mirror.common.internal_topics import create_kept_topic
+from mm2.mirror.common.plugins import replication_policy
+from mm2.mirror.common.recurring_errors import RecurringErrors
+from mm2.mirror.common.syncs_topic import EMIT_SYNCS_KEY, syncs_side, syncs_topic
+from mm2.mirror.notes.promotions import holds
+from mm2.mirror.notes.source_cluster import AcceptedSource, accepted_source
+from mm2.mirror.preserved.preserved_offsets import PreservedOffsets, refuse_transactions
+from mm2.mirror.source.assigned_partitions import ASSIGNED_PARTITIONS_KEY, decode_partitions
+from mm2.mirror.source.record_changes import changes_spec
+from mm2.mirror.source.start_from import START_FROM_KEY, parse_start_from
+from mm2.mirror.topics.own_topics import dead_letter_topic, is_reserved, kept_dead_letters, kept_ledger, reserved_topics
+from mm2.mirror.topics.routing import topic_route
 
 log = structlog.get_logger(__name__)
 

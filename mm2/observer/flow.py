@@ -14,26 +14,26 @@ from mm2.connect.herder.distributed import DistributedHerder
 from mm2.copy.causes import Cause, StoppedPartition, causes_of, sentences_of, shortened
 from mm2.copy.driver.engine import CopyEngine
 from mm2.copy.driver.status import FlowStatus
-from mm2.copy.ledger import Ledger, Verified
+from mm2.copy.progress.ledger import Ledger, Verified
 from mm2.copy.states import PartitionState
 from mm2.copy.tally import BOUNDS_S
 from mm2.evidence import Evidence
 from mm2.kafka.structs import TopicPartition
 from mm2.metrics.mirror import metric_formats
-from mm2.mirror.clients import Side
-from mm2.mirror.kept_records import kept_count
-from mm2.mirror.preparation import Preparation, preparations
-from mm2.mirror.promotions import promoted
-from mm2.mirror.source_answers import SourceAnswers, source_answers
-from mm2.mirror.topic_limits import over_limit_message
-from mm2.observer.certificates import Certificates, client_certificates
+from mm2.mirror.common.clients import Side
+from mm2.mirror.notes.kept_records import kept_count
+from mm2.mirror.notes.preparation import Preparation, preparations
+from mm2.mirror.notes.promotions import promoted
+from mm2.mirror.notes.source_answers import SourceAnswers, source_answers
+from mm2.mirror.topics.topic_limits import over_limit_message
 from mm2.observer.flow_state import ON_ITS_WAY, FlowInputs, state_of, summary_of
 from mm2.observer.groups import GroupBook
-from mm2.observer.new_topics import NEW_TOPICS_S, NewTopicsPoll
 from mm2.observer.partitions import PartitionBook, PartitionInputs, Partitions
-from mm2.observer.polls import FlowClients, GroupsPoll, HeartbeatsPoll, LedgerPoll, SourcePoll, TargetLogsPoll
+from mm2.observer.polling.certificates import Certificates, client_certificates
+from mm2.observer.polling.new_topics import NEW_TOPICS_S, NewTopicsPoll
+from mm2.observer.polling.polls import FlowClients, GroupsPoll, HeartbeatsPoll, LedgerPoll, SourcePoll, TargetLogsPoll
+from mm2.observer.polling.watch import PeriodicPoll
 from mm2.observer.views import EvidenceView, FlowView, HeartbeatView, Latency, PartitionView, Risk
-from mm2.observer.watch import PeriodicPoll
 from mm2.observer.work import HerderWork, NoWork, StoredWork, Work, Works
 from mm2.reasons import PauseCode
 

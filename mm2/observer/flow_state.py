@@ -13,11 +13,11 @@ from datetime import UTC, datetime
 from typing import Final
 
 from mm2.copy.causes import shortened
-from mm2.copy.segments import RESET
+from mm2.copy.progress.segments import RESET
 from mm2.copy.states import HEALTHY, PartitionState
 from mm2.evidence import LAG, LOOKED_AT, NO_LAG, NOT_COPIED_BACK, READ, RISK, UNCOMPARED, Evidence, counted
 from mm2.kafka.structs import TopicPartition
-from mm2.mirror.target_logs import TargetLoss
+from mm2.mirror.groups.target_logs import TargetLoss
 from mm2.observer.views import EvidenceView, FlowState, FlowView, LossView, Risk
 from mm2.reasons import PauseCode, TargetLossCode
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from mm2.copy.ledger import Ledger
-from mm2.copy.translation import Translation
+from mm2.copy.progress.ledger import Ledger
+from mm2.copy.progress.translation import Translation
 from mm2.evidence import counted
 from mm2.kafka.structs import TopicPartition
-from mm2.mirror.group_offsets import outside_of_log
-from mm2.mirror.translator import read_again
-from mm2.observer.polls import PolledGroups
+from mm2.mirror.groups.group_offsets import outside_of_log
+from mm2.mirror.groups.translator import read_again
+from mm2.observer.polling.polls import PolledGroups
 from mm2.observer.views import GroupView, PartitionView
 from mm2.reasons import MoveCode, OffsetReason
 

@@ -16,14 +16,14 @@ import structlog
 
 from mm2 import __version__
 from mm2.config.configdef import ConfigException
-from mm2.config.mirror_keys import SOURCE_CONNECTOR
+from mm2.config.keys.mirror_keys import SOURCE_CONNECTOR
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.config.providers import ConfigTransformer
 from mm2.connect.tls import ListenerTls
 from mm2.copy.driver.engine import CopyEngine
 from mm2.evidence import Evidence
-from mm2.observer.certificates import listener_certificates
 from mm2.observer.flow import FlowObserver, WatchedFlow
+from mm2.observer.polling.certificates import listener_certificates
 from mm2.observer.views import LaneView, Snapshot, SparkView
 
 log = structlog.get_logger(__name__)

@@ -14,19 +14,19 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from mm2.copy.driver.status import PartitionStatus
-from mm2.copy.ledger import Ledger, Pause, Pauses, Verified, paused
-from mm2.copy.session import LedgerEntry, PartitionCondition
+from mm2.copy.progress.ledger import Ledger, Pause, Pauses, Verified, paused
+from mm2.copy.progress.session import LedgerEntry, PartitionCondition
 from mm2.copy.states import BEHIND_OFFSETS, HEALTHY, LASTING, OTHER_LOG, PartitionState
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import TopicPartition
-from mm2.mirror.discovery import vanished
-from mm2.mirror.preparation import Preparation
-from mm2.mirror.promotions import Promotion
-from mm2.mirror.target_logs import TargetLoss
-from mm2.observer.end_offsets import EndOffsetHistory
+from mm2.mirror.common.discovery import vanished
+from mm2.mirror.groups.target_logs import TargetLoss
+from mm2.mirror.notes.preparation import Preparation
+from mm2.mirror.notes.promotions import Promotion
 from mm2.observer.flow_state import LOSSES_REPORTED_MS
+from mm2.observer.polling.end_offsets import EndOffsetHistory
+from mm2.observer.polling.timestamps import BatchTimestamp
 from mm2.observer.sums import RiskSum
-from mm2.observer.timestamps import BatchTimestamp
 from mm2.observer.views import LossView, PartitionView, Risk, ValueRange
 from mm2.reasons import PauseCode, TargetLossCode
 
@@ -56,11 +56,11 @@ class PartitionInputs:
     - ``verified``: results of `mm2 verify`.
     - ``left``: records and bytes of partitions that this process no longer copies.
     - ``silent``: why the source does not answer, with the time (ms) of its last answer; "" while it answers.
-    - ``preparing``: partitions that no task copies yet (`mm2.mirror.preparation`).
-    - ``noted``: end offsets from the ledger's notes (`mm2.mirror.source_answers`), while the source does not answer.
-    - ``promotions``: promoted topics (`mm2.mirror.promotions`).
+    - ``preparing``: partitions that no task copies yet (`mm2.mirror.notes.preparation`).
+    - ``noted``: end offsets from the ledger's notes (`mm2.mirror.notes.source_answers`), while the source does not answer.
+    - ``promotions``: promoted topics (`mm2.mirror.notes.promotions`).
     - ``topic_ids``: ids of the source's topics; ``starts``: log start offsets of the partitions in `Partitions.other_logs`.
-    - ``target_losses``: see `mm2.observer.polls.TargetLogsPoll`.
+    - ``target_losses``: see `mm2.observer.polling.polls.TargetLogsPoll`.
     """
 
     now_s: float

@@ -119,7 +119,7 @@ class ValueRange:
 
 @dataclass(frozen=True, slots=True)
 class LossView:
-    """Source offsets ``first`` to ``last`` that are permanently lost (`mm2.copy.session.Lost`).
+    """Source offsets ``first`` to ``last`` that are permanently lost (`mm2.copy.progress.session.Lost`).
 
     ``reason`` is retention, recreated or truncated.
     """

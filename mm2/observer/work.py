@@ -6,19 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from mm2.config.mirror_keys import SOURCE_CONNECTOR
+from mm2.config.keys.mirror_keys import SOURCE_CONNECTOR
 from mm2.connect.herder.distributed import DistributedHerder
 from mm2.connect.stores.config_state import ClusterConfigState, ConfigFold, ConnectorTaskId, TargetState
 from mm2.connect.stores.status_store import State, Status, StatusFold
 from mm2.kafka.admin import Admin
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure, value_of
-from mm2.kafka.log import KafkaBasedLog, LogRecord
+from mm2.kafka.readers.log import KafkaBasedLog, LogRecord
 from mm2.kafka.structs import TopicPartition
-from mm2.mirror.assigned_partitions import ASSIGNED_PARTITIONS_KEY, decode_partitions
-from mm2.mirror.discovery import vanished
-from mm2.mirror.group_offsets import group_state
-from mm2.mirror.plans import absent_connectors
+from mm2.mirror.common.discovery import vanished
+from mm2.mirror.groups.group_offsets import group_state
+from mm2.mirror.process.plans import absent_connectors
+from mm2.mirror.source.assigned_partitions import ASSIGNED_PARTITIONS_KEY, decode_partitions
 from mm2.observer.traces import reason_of
 from mm2.observer.views import ConnectorView, GroupProcess, TaskView
 

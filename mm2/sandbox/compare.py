@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from mm2.kafka.admin import Admin
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.errors import value_of
-from mm2.kafka.reader import read_partition
+from mm2.kafka.readers.reader import read_partition
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import EARLIEST, LATEST, TopicInfo, TopicPartition
 

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
-from mm2.kafka.producer import Producer
+from mm2.kafka.producer.producer import Producer
 from mm2.kafka.records.record import Headers, Record
 from mm2.kafka.structs import NewTopic
 

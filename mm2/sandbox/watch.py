@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
-from mm2.kafka.reader import Batch, BatchReader
+from mm2.kafka.readers.reader import Batch, BatchReader
 from mm2.kafka.records.batch import HEADER_BYTES
 from mm2.kafka.records.record import decode_batch
 from mm2.kafka.structs import TopicInfo, TopicPartition

@@ -13,10 +13,11 @@ from starlette.types import ASGIApp
 
 from mm2.connect.rest.access.control import Access
 from mm2.observer.views import Snapshot
-from mm2.ui.actions import Actions
 from mm2.ui.dashboard import PATH
+from mm2.ui.elements.actions import Actions
+from mm2.ui.elements.parts import Element, within
+from mm2.ui.elements.wording import clock
 from mm2.ui.feed import UpdateStream
-from mm2.ui.parts import Element, within
 from mm2.ui.sockets import restrict
 from mm2.ui.source import PageData
 from mm2.ui.views import View
@@ -32,7 +33,6 @@ from mm2.ui.views.topic import TopicPage
 from mm2.ui.views.topics import TopicsView
 from mm2.ui.views.workers import WorkersView
 from mm2.ui.waiting_pages import WaitingPages
-from mm2.ui.wording import clock
 
 V = TypeVar("V")
 _HERE: Final = Path(__file__).parent

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mm2.config.configdef import ConfigException
+from mm2.config.files.properties import UnreadableFile, parse_properties, property_lines, read_text
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.origins import SettingsSection, UnreadKey, flow_settings, process_settings, unread
-from mm2.config.properties import UnreadableFile, parse_properties, property_lines, read_text
-from mm2.mirror.config_sync import ConfigDifference
-from mm2.observer.history import History
-from mm2.observer.long_term import CurveSource, LongTermHistory
+from mm2.mirror.topics.config_sync import ConfigDifference
+from mm2.observer.curves.history import History
+from mm2.observer.curves.long_term import CurveSource, LongTermHistory
 from mm2.observer.views import Snapshot
 
 

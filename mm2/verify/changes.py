@@ -1,6 +1,6 @@
 """Applies the transformations and converters of a flow to the source's records again, to know what must be on the target.
 
-The chain is made by the same factory as in the executors that copy (`mm2.copy.executor.changes`).
+The chain is made by the same factory as in the executors that copy (`mm2.copy.changes`).
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from mm2.copy.executor.changes import ChangedBatch, ChangeDelayed, ChangeFailed, record_changes
+from mm2.copy.changes import ChangedBatch, ChangeDelayed, ChangeFailed, record_changes
 from mm2.copy.spec import ChangesSpec, PartitionSpec
 from mm2.kafka.records.batch import BatchView
 from mm2.kafka.records.codec import DECOMPRESSION_MAX_BYTES
 from mm2.kafka.records.record import Record, decode_batch
-from mm2.verify.records import Change
+from mm2.verify.comparing.records import Change
 
 _SLEEP_S: Final = 0.5
 _RECORDS_PER_REPORT: Final = 100

@@ -24,8 +24,8 @@ from mm2.copy.driver.server import ChannelServer
 from mm2.copy.driver.settings import spark_props
 from mm2.copy.driver.spark import Spark, failure_of
 from mm2.copy.spec import Assignment
-from mm2.verify.findings import Findings
-from mm2.verify.spans import Span, SpanSet
+from mm2.verify.comparing.findings import Findings
+from mm2.verify.comparing.spans import Span, SpanSet
 
 log = structlog.get_logger(__name__)
 

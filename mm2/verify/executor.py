@@ -24,17 +24,17 @@ from typing import Any, Final, Self
 
 from mm2.codec import decode, encode
 from mm2.copy import channel
-from mm2.copy.executor.changes import ChangeFailed
+from mm2.copy.changes import ChangeFailed
 from mm2.copy.spec import Assignment, PartitionSpec
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.channel import BufferPool
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
-from mm2.kafka.wire.channel import BufferPool
 from mm2.verify.changes import RepeatedChanges
-from mm2.verify.comparison import Comparison, originals
-from mm2.verify.findings import Findings
+from mm2.verify.comparing.comparison import Comparison, originals
+from mm2.verify.comparing.findings import Findings
+from mm2.verify.comparing.spans import Span, SpanSet
 from mm2.verify.pace import RateLimit
 from mm2.verify.reading import RangeReader
-from mm2.verify.spans import Span, SpanSet
 
 _OPEN_TIMEOUT_S: Final = 10.0
 _REPORT_EVERY_S: Final = 1.0

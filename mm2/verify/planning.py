@@ -7,17 +7,17 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from mm2.copy.executor.changes import FILTERED, SKIPPED
-from mm2.copy.ledger import Ledger, Verified
-from mm2.copy.segments import CHUNKS_KEPT, Gap, Segment, SegmentChunk
-from mm2.copy.session import LedgerEntry, Rules
-from mm2.copy.translation import Translation, holes
+from mm2.copy.changes import FILTERED, SKIPPED
+from mm2.copy.progress.ledger import Ledger, Verified
+from mm2.copy.progress.segments import CHUNKS_KEPT, Gap, Segment, SegmentChunk
+from mm2.copy.progress.session import LedgerEntry, Rules
+from mm2.copy.progress.translation import Translation, holes
 from mm2.kafka.admin import Admin
 from mm2.kafka.errors import BrokerFailure, KafkaFailure, value_of
 from mm2.kafka.structs import EARLIEST, LATEST, ConfigEntry, OffsetInfo, TopicInfo, TopicPartition
-from mm2.mirror.discovery import vanished
-from mm2.verify.findings import Explained
-from mm2.verify.passes import (
+from mm2.mirror.common.discovery import vanished
+from mm2.verify.comparing.findings import Explained
+from mm2.verify.comparing.passes import (
     INVISIBLE,
     Bounds,
     Pass,
@@ -28,7 +28,7 @@ from mm2.verify.passes import (
     plan_passes,
     split,
 )
-from mm2.verify.spans import Span
+from mm2.verify.comparing.spans import Span
 
 _LEAST_SPAN: Final = 20_000
 _MOST_SPAN: Final = 2_000_000

@@ -9,15 +9,15 @@ from typing import Final
 
 from mm2.kafka.admin import Admin
 from mm2.kafka.backoff import Backoff
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.channel import BufferPool
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure, TimeoutFailure, value_of
-from mm2.kafka.fetch_reader import FetchReader, FetchReaderLimits
+from mm2.kafka.readers.fetch_reader import FetchReader, FetchReaderLimits
 from mm2.kafka.records.batch import BatchView
 from mm2.kafka.records.corruption import CorruptReads
 from mm2.kafka.records.visibility import VisibleBatches
 from mm2.kafka.structs import EARLIEST, LATEST, TopicPartition
-from mm2.kafka.wire.channel import BufferPool
 from mm2.kafka.wire.fetch import Fetched
 from mm2.verify.pace import RateLimit
 
@@ -28,7 +28,7 @@ _CORRUPT_PAUSE_S: Final = 0.1
 
 
 class RangeReader:
-    """The batches of a partition from offset ``first`` to before ``after``, as a `mm2.verify.comparison.BatchFeed`.
+    """The batches of a partition from offset ``first`` to before ``after``, as a `mm2.verify.comparing.comparison.BatchFeed`.
 
     ``buffers`` are those of all readers of the task. ``on_response`` is called after each response. Raises KafkaFailure: a
     permanent error at once, any other after ``patience_s`` seconds without data.

@@ -9,9 +9,9 @@ from enum import StrEnum
 from typing import Any, Self
 
 from mm2.codec import encode
-from mm2.copy.ledger import Verified
+from mm2.copy.progress.ledger import Verified
 from mm2.kafka.structs import TopicPartition
-from mm2.verify.findings import Difference, Findings
+from mm2.verify.comparing.findings import Difference, Findings
 from mm2.verify.planning import Certainty, PartitionPlan
 
 

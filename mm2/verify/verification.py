@@ -8,31 +8,32 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
-from mm2.config.validators import is_topic_name
-from mm2.copy.ledger import Ledger, LedgerLog, Verified, verified_record
-from mm2.copy.session import LedgerEntry
+from mm2.config.definitions.validators import is_topic_name
+from mm2.copy.progress.ledger import Ledger, LedgerLog, Verified, verified_record
+from mm2.copy.progress.session import LedgerEntry
 from mm2.copy.spec import ChangesSpec
 from mm2.kafka.admin import Admin
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, CorruptBatch, value_of
-from mm2.kafka.reader import read_partition
+from mm2.kafka.readers.reader import read_partition
 from mm2.kafka.structs import EARLIEST, LATEST, OffsetInfo, TopicPartition
-from mm2.mirror.adoption import next_offsets
-from mm2.mirror.clients import ClientKind, MirrorClients, Side
-from mm2.mirror.discovery import vanished
-from mm2.mirror.formats import FormatError, OffsetSync
-from mm2.mirror.ledgers import Ledgers
-from mm2.mirror.provenance import Provenance
-from mm2.mirror.record_changes import changing_keys
-from mm2.mirror.recurring_errors import RecurringErrors
-from mm2.mirror.selection import TopicSelection
+from mm2.mirror.common.clients import ClientKind, MirrorClients, Side
+from mm2.mirror.common.discovery import vanished
+from mm2.mirror.common.formats import FormatError, OffsetSync
+from mm2.mirror.common.recurring_errors import RecurringErrors
+from mm2.mirror.common.syncs_topic import syncs_side, syncs_topic
+from mm2.mirror.notes.ledgers import Ledgers
+from mm2.mirror.process.adoption import next_offsets
+from mm2.mirror.source.record_changes import changing_keys
 from mm2.mirror.source_connector import topic_selection
-from mm2.mirror.syncs_topic import syncs_side, syncs_topic
+from mm2.mirror.topics.provenance import Provenance
+from mm2.mirror.topics.selection import TopicSelection
 from mm2.verify import planning
+from mm2.verify.comparing.findings import Findings
+from mm2.verify.comparing.passes import join
+from mm2.verify.comparing.spans import Span, SpanSet
 from mm2.verify.driver import RangeOutcome, Verifier
-from mm2.verify.findings import Findings
-from mm2.verify.passes import join
 from mm2.verify.planning import (
     NotInFlow,
     PartitionPlan,
@@ -43,7 +44,6 @@ from mm2.verify.planning import (
     why_not_in_log,
 )
 from mm2.verify.report import PartitionReport, VerifyReport
-from mm2.verify.spans import Span, SpanSet
 
 _PREFLIGHT_S: Final = 5.0
 _READ_S: Final = 60.0
@@ -55,7 +55,7 @@ Progress = Callable[[int, int, int], None]
 class Verification:
     """The verification of one flow; ``props`` are its source connector's, with references resolved.
 
-    ``changes``: what changes the flow's records (`mm2.mirror.record_changes.changes_spec`). ``rate``: bytes per second of
+    ``changes``: what changes the flow's records (`mm2.mirror.source.record_changes.changes_spec`). ``rate``: bytes per second of
     both sides together, 0 for no limit. ``patience_s``: how long a broker may return no data. ``offsets_topic``: Connect's, on
     the target, which shows whether the last transaction was committed; "": only the end of the remote topic does.
     """

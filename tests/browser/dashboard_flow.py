@@ -14,7 +14,7 @@ from typing import Self
 import httpx
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from mm2.copy.ledger import Verified, ledger_topic, verified_record
+from mm2.copy.progress.ledger import Verified, ledger_topic, verified_record
 from mm2.kafka.structs import TopicPartition as Mm2TopicPartition
 from mm2.sandbox.kafka import LocalKafka, start_all, stop_all
 from mm2.sandbox.ports import free_ports

@@ -15,7 +15,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import BrowserContext, Locator, Page, expect
 
-from mm2.copy.ledger import Verified
+from mm2.copy.progress.ledger import Verified
 from mm2.kafka.structs import TopicPartition
 from tests.browser.dashboard_flow import FLOW, GROUP, PATIENCE_S, SECRET, DashboardFlow
 from tests.support.waiting import wait_until

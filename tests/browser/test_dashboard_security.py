@@ -13,10 +13,10 @@ from nicegui import Client
 from playwright.sync_api import expect
 
 from mm2.connect.rest.binding import Binding
-from mm2.connect.rest.server import RestServer
+from mm2.connect.rest.listeners.server import RestServer
 from mm2.connect.rest.settings import RestSettings
 from mm2.copy.states import PartitionState
-from mm2.mirror.flow_resources import FlowResources
+from mm2.mirror.rest.flow_resources import FlowResources
 from mm2.observer.views import (
     CertificateView,
     ConnectorView,

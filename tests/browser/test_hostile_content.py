@@ -25,12 +25,12 @@ from playwright.sync_api import Page, expect
 from prometheus_client.parser import text_string_to_metric_families
 
 from mm2.cli.mm2 import parser
-from mm2.mirror.formats import Heartbeat
+from mm2.mirror.common.formats import Heartbeat
 from tests.browser.dashboard_flow import FLOW, PATIENCE_S, SOURCE, TARGET, DashboardFlow, start_dashboard_flow
 from tests.integration.copy_flow import create
 from tests.integration.mirror_process import ROOT
 from tests.support.waiting import wait_until
-from tests.unit.cli.test_terminal import executed
+from tests.unit.cli.common.test_terminal import executed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 

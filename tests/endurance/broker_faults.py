@@ -11,8 +11,8 @@ from typing import Any
 from confluent_kafka.admin import AdminClient
 from kafka.protocol.admin import AlterPartitionReassignmentsRequest
 
-from mm2.kafka.cluster import Cluster
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.client.cluster import Cluster
+from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.sandbox.kafka import LocalKafka
 from tests.faults.environment import Topics
 from tests.support.cluster import LocalCluster

@@ -14,8 +14,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.arrivals import Arrivals
 from bench.contenders import Flow
-from mm2.kafka.cluster import Cluster
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.client.cluster import Cluster
+from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.sandbox.kafka import LocalKafka, start_pair
 from tests.endurance.growth import Growth
 from tests.endurance.judge import Judge, Verdict

@@ -22,8 +22,8 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 
 from bench.arrivals import Arrivals
-from mm2.kafka.cluster import Cluster
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.client.cluster import Cluster
+from mm2.kafka.settings.client_settings import ClientSettings
 from tests.endurance.composition import Draw, Fault, Victim
 from tests.endurance.footprint import sample
 from tests.endurance.group import Committing, checkpoints, wrong

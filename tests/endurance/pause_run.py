@@ -19,8 +19,8 @@ from subprocess import Popen
 from bench.arrivals import Arrivals
 from bench.conditions import Conditions
 from bench.contenders import JAVA_DEFAULT, OURS, Flow, fetch_jars
-from mm2.kafka.cluster import Cluster
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.client.cluster import Cluster
+from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.sandbox.process import end
 from tests.endurance.broker_faults import BrokerFault, broker_faults
 from tests.endurance.growth import Growth

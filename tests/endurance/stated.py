@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from mm2.copy.states import HEALTHY, PartitionState
-from mm2.verify.findings import Explained
+from mm2.verify.comparing.findings import Explained
 from mm2.verify.report import Verdict
 from tests.endurance.copy_counts import Copy, Count
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from bench.arrivals import Arrivals
 from bench.contenders import JAVA_DEFAULT, Flow, fetch_jars
-from mm2.kafka.cluster import Cluster
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.client.cluster import Cluster
+from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.sandbox.process import end
 from tests.endurance.composition import Draw
 from tests.endurance.fault_run import PARTITIONS, PLAIN, TRANSACTIONAL, FaultRun, Outcome

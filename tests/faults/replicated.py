@@ -14,8 +14,8 @@ from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPa
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from kafka.protocol.admin import AlterPartitionReassignmentsRequest
 
-from mm2.kafka.cluster import Cluster
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.client.cluster import Cluster
+from mm2.kafka.settings.client_settings import ClientSettings
 from tests.faults.environment import Addressed, MirrorMaker
 from tests.faults.oracle import ClusterTopic, Reader, Rows, judge
 from tests.support.cluster import LocalCluster

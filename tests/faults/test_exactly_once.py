@@ -14,7 +14,7 @@ from confluent_kafka.admin import ResourceType
 
 from mm2.copy.driver.engine import CopyEngine
 from mm2.copy.spec import TransactionsSpec
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
 from mm2.sandbox.kafka import LocalKafka
 from tests.faults import segments
@@ -27,8 +27,8 @@ from tests.faults.environment import (
     members,
     running_mirror_maker,
 )
+from tests.integration.copy.test_copy_engine import numbered, write
 from tests.integration.copy_flow import Flow, alter, rows_of
-from tests.integration.test_copy_engine import numbered, write
 from tests.support.proxy import Proxy
 from tests.support.relay import Conditions
 from tests.support.waiting import wait_until

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from mm2.kafka.cluster import Cluster
-from mm2.kafka.log import KafkaBasedLog, LogRecord
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.client.cluster import Cluster
+from mm2.kafka.readers.log import KafkaBasedLog, LogRecord
+from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.sandbox.kafka import LocalKafka
 from tests.faults.environment import Addressed, Environment, ReplicatedTopic, Topics, running_mirror_maker
 from tests.faults.oracle import ClusterTopic, Judgment, Ledger, Reader, Rows, Snapshot, compare

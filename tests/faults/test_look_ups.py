@@ -20,9 +20,9 @@ from confluent_kafka.admin import (
 )
 
 from mm2.copy.driver.engine import CopyEngine
-from mm2.copy.executor.positions import offset_key, offset_value
+from mm2.copy.progress.written_positions import offset_key, offset_value
 from mm2.copy.spec import TransactionsSpec
-from mm2.kafka.partitioner import partition_for
+from mm2.kafka.producer.partitioner import partition_for
 from mm2.kafka.records.batch import iter_batches
 from mm2.kafka.structs import TopicPartition
 from mm2.sandbox.kafka import LocalKafka
@@ -40,6 +40,7 @@ from tests.faults.test_source_history import (
     values,
 )
 from tests.integration.asking import asked
+from tests.integration.copy.test_merges import Merge, records_of
 from tests.integration.copy_flow import (
     CONNECTOR,
     Flow,
@@ -52,7 +53,6 @@ from tests.integration.copy_flow import (
     rows_of,
 )
 from tests.integration.mirror_process import MirrorProcess, ends
-from tests.integration.test_merges import Merge, records_of
 from tests.support.access import OPEN
 from tests.support.old_kafka import OldKafka
 from tests.support.waiting import PATIENCE, wait_until

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mm2.kafka.cluster import Cluster
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.client.cluster import Cluster
+from mm2.kafka.settings.client_settings import ClientSettings
 from tests.endurance.footprint import sample, typical
 from tests.faults.environment import (
     COPYING_BLOCKED,

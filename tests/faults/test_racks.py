@@ -12,13 +12,13 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.channel import BufferPool
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.consumer.consumer import Consumer
 from mm2.kafka.consumer.membership import Topics as Subscription
 from mm2.kafka.consumer.settings import ConsumerSettings
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
-from mm2.kafka.wire.channel import BufferPool
 from mm2.sandbox.kafka import LocalKafka
 from mm2.verify.pace import RateLimit
 from mm2.verify.reading import RangeReader

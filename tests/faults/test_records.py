@@ -14,16 +14,16 @@ from confluent_kafka.admin import ResourceType
 
 from mm2.copy.driver.engine import CopyEngine, CopyFailed, CopyJob
 from mm2.copy.spec import CopySpec, TransactionsSpec
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.records.record import Record
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
 from tests.faults import segments
 from tests.faults.environment import Environment
 from tests.faults.oracle import ClusterTopic, Judgment, judge
+from tests.integration.copy.test_copy_engine import FOREVER, numbered, write
 from tests.integration.copy_flow import Flow, alter, create, end_offset, producer_of, read, rows_of
-from tests.integration.test_copy_engine import FOREVER, numbered, write
-from tests.integration.test_records_merge import write as write_batches
+from tests.integration.kafka.test_records_merge import write as write_batches
 from tests.support import bombs
 from tests.support.waiting import wait_until
 

@@ -24,8 +24,8 @@ from confluent_kafka.admin import (
 from kafka.protocol.admin import AlterClientQuotasRequest, AlterUserScramCredentialsRequest
 
 from mm2.copy.driver.engine import CopyEngine
-from mm2.kafka.cluster import Cluster
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.client.cluster import Cluster
+from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.kafka.structs import TopicPartition as Mm2TopicPartition
 from mm2.sandbox.kafka import LocalKafka
 from tests.faults.environment import (
@@ -39,9 +39,9 @@ from tests.faults.environment import (
     members,
     running_mirror_maker,
 )
+from tests.integration.copy.test_copy_engine import numbered, write
 from tests.integration.copy_flow import Flow, read
 from tests.integration.spark_workers import workers
-from tests.integration.test_copy_engine import numbered, write
 from tests.support import certificates
 from tests.support.waiting import wait_until
 

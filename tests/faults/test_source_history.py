@@ -18,10 +18,10 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import ResourceType
 
 from mm2.copy.driver.engine import CopyEngine, CopyJob
-from mm2.copy.session import LedgerEntry, Rules
+from mm2.copy.progress.session import LedgerEntry, Rules
 from mm2.copy.spec import CopySpec
 from mm2.kafka.records.batch import iter_batches
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
 from mm2.sandbox.kafka import LocalKafka, start_all, stop_all
 from tests.faults.environment import Topics

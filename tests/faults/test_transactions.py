@@ -13,16 +13,16 @@ from kafka.protocol.producer import WriteTxnMarkersRequest
 
 from mm2.copy.driver.engine import CopyEngine, CopyJob
 from mm2.kafka.admin import Admin
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
 from mm2.sandbox.kafka import LocalKafka
 from tests.faults.environment import Environment, kill
 from tests.faults.oracle import ClusterTopic, Judgment, judge
+from tests.integration.copy.test_copy_engine import numbered, write
 from tests.integration.copy_flow import Flow, producer_of, rows_of
 from tests.integration.spark_workers import workers
-from tests.integration.test_copy_engine import numbered, write
 from tests.support.waiting import wait_until
 
 

@@ -24,19 +24,19 @@ from typing import Any, Final
 
 import structlog
 
-from mm2.copy.executor.changes import TimeSlice
-from mm2.copy.executor.fetch_selector import FetchLimits
-from mm2.copy.executor.source import Source
-from mm2.copy.executor.throttle import Throttle
+from mm2.copy.changes import TimeSlice
+from mm2.copy.executor.fetching.fetch_selector import FetchLimits
+from mm2.copy.executor.fetching.source import Source
+from mm2.copy.executor.fetching.throttle import Throttle
 from mm2.kafka.admin import Admin
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.channel import BufferPool
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.errors import BatchOverLimit, KafkaFailure
-from mm2.kafka.fetch_reader import FetchReader, FetchReaderLimits
+from mm2.kafka.readers.fetch_reader import FetchReader, FetchReaderLimits
 from mm2.kafka.records.batch import iter_batches
 from mm2.kafka.records.record import decode_batch
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.kafka.structs import EARLIEST, LATEST, TopicPartition
-from mm2.kafka.wire.channel import BufferPool
 from mm2.kafka.wire.fetch import Fetched
 from tests.fuzz.hostile_broker import TOPIC
 from tests.unit.copy.batches import Bench

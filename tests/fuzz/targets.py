@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from mm2.kafka.client.channel import BufferPool, Channel
 from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure
 from mm2.kafka.records.batch import BatchView, assemble, check_crc, iter_batches, patch, read_header
 from mm2.kafka.records.codec import CODECS, decompress
@@ -19,7 +20,6 @@ from mm2.kafka.records.merge import Merged, coalesce, merge
 from mm2.kafka.records.record import Record, decode_batch, rewrite, split
 from mm2.kafka.records.transactions import AbortedTransactions
 from mm2.kafka.wire import produce
-from mm2.kafka.wire.channel import BufferPool, Channel
 from tests.fuzz import seeds
 from tests.unit.kafka.test_wire_fetch import session
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from mm2.config.configdef import ConfigDef, Importance, Type
-from mm2.config.worker_keys import WorkerConfig
+from mm2.config.keys.worker_keys import WorkerConfig
 from mm2.connect.api import Headers, RetriableError, SourceConnector, SourceRecord, SourceTask, Task
 from mm2.connect.node import Node
 from mm2.connect.plugins import Plugins

@@ -15,12 +15,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from mm2.copy.driver.engine import CopyEngine, CopyJob
-from mm2.copy.executor.positions import offset_key
-from mm2.copy.ledger import Ledger, Pauses
-from mm2.copy.session import Start
+from mm2.copy.progress.ledger import Ledger, Pauses
+from mm2.copy.progress.session import Start
+from mm2.copy.progress.written_positions import offset_key
 from mm2.copy.spec import CopySpec, PartitionProgress, PartitionSpec, SyncsSpec
 from mm2.kafka.records.batch import BatchHeader, iter_batches
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.kafka.structs import TopicPartition as Mm2TopicPartition
 from mm2.sandbox.kafka import LocalKafka
 from tests.support.waiting import PATIENCE, wait_until

@@ -1,6 +1,6 @@
 """The code blocks of the documentation, and which of them can be run here.
 
-docs/explanation/testing.md, "tests/integration/test_docs.py", documents the marks after the opening ```.
+docs/explanation/testing.md, "tests/integration/deployment/test_docs.py", documents the marks after the opening ```.
 """
 
 from __future__ import annotations

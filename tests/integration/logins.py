@@ -6,7 +6,7 @@ import time
 
 from kafka.protocol.metadata import MetadataRequest
 
-from mm2.kafka.connection import Connection
+from mm2.kafka.client.connection import Connection
 
 
 def usable(connection: Connection) -> None:

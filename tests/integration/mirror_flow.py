@@ -25,7 +25,7 @@ from confluent_kafka.admin import (
 )
 
 from mm2.connect.api import SourceTask, SourceTaskContext, WorkerView
-from mm2.mirror.connector import MirrorConnector
+from mm2.mirror.common.connector import MirrorConnector
 from mm2.sandbox.kafka import LocalKafka
 from tests.support.waiting import PATIENCE, wait_until
 

@@ -8,19 +8,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mm2.cli.flow import CommandError, ConfiguredFlow
-from mm2.copy.ledger import LEDGER_CONFIGS, Ledger, chunk_record, entry_record, ledger_topic
-from mm2.copy.segments import Segment, SegmentChunk
-from mm2.copy.session import LedgerEntry, Mark
+from mm2.cli.common.flow import CommandError, ConfiguredFlow
+from mm2.copy.progress.ledger import LEDGER_CONFIGS, Ledger, chunk_record, entry_record, ledger_topic
+from mm2.copy.progress.segments import Segment, SegmentChunk
+from mm2.copy.progress.session import LedgerEntry, Mark
 from mm2.kafka.admin import Admin
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
-from mm2.kafka.producer import Producer
+from mm2.kafka.producer.producer import Producer
 from mm2.kafka.records.record import Record
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.kafka.structs import LATEST, OffsetInfo, TopicPartition
 from mm2.sandbox.kafka import LocalKafka
-from mm2.verify.findings import DifferenceKind
+from mm2.verify.comparing.findings import DifferenceKind
 from mm2.verify.report import PartitionReport, VerifyReport
 from tests.integration.copy_flow import create
 from tests.integration.mirror_process import write_config

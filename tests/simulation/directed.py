@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mm2.copy.executor.positions import offset_key
-from mm2.copy.ledger import Ledger, ledger_topic
-from mm2.kafka.partitioner import partition_for
+from mm2.copy.progress.ledger import Ledger, ledger_topic
+from mm2.copy.progress.written_positions import offset_key
+from mm2.kafka.producer.partitioner import partition_for
 from mm2.kafka.structs import TopicPartition
 from tests.simulation import protocol
 from tests.simulation.cluster import Cluster, Options, Place

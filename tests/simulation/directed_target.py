@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from mm2.copy.executor.discovery import LOW_LATENCY_CONNECTIONS
-from mm2.copy.executor.positions import offset_key, offset_value
-from mm2.copy.ledger import Ledger, ledger_topic
-from mm2.kafka.partitioner import partition_for
+from mm2.copy.executor.clusters.discovery import LOW_LATENCY_CONNECTIONS
+from mm2.copy.progress.ledger import Ledger, ledger_topic
+from mm2.copy.progress.written_positions import offset_key, offset_value
+from mm2.kafka.producer.partitioner import partition_for
 from mm2.kafka.records.record import Record, encode_batch
 from mm2.kafka.structs import TopicPartition
 from tests.simulation.cluster import Cluster, Place

@@ -16,11 +16,11 @@ from mm2.codec import encode
 from mm2.copy import channel
 from mm2.copy.driver.batch import MicroBatch
 from mm2.copy.driver.lane import Lane
-from mm2.copy.executor.commits import state_of
+from mm2.copy.executor.commit.commits import state_of
 from mm2.copy.executor.copier import Copier
 from mm2.copy.executor.reports import progress_key
-from mm2.copy.ledger import Ledger
-from mm2.copy.session import CopyId, Start
+from mm2.copy.progress.ledger import Ledger
+from mm2.copy.progress.session import CopyId, Start
 from mm2.copy.spec import Assignment, CopySpec, PartitionProgress
 from mm2.kafka.errors import DisconnectedFailure
 from mm2.kafka.records.record import Record

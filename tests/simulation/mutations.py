@@ -13,24 +13,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mm2.copy.executor import continued_sessions, history
-from mm2.copy.executor.commits import Commits
-from mm2.copy.executor.continued_sessions import ContinuedSessions
+from mm2.copy.executor.commit.commits import Commits
 from mm2.copy.executor.copier import Copier
-from mm2.copy.executor.cursor import Cursor
 from mm2.copy.executor.link import DriverLink
-from mm2.copy.executor.losses import Losses
-from mm2.copy.executor.new_sessions import NewSessions
-from mm2.copy.executor.opening import Opening
-from mm2.copy.executor.outbox import MAX_IN_FLIGHT, Outbox
+from mm2.copy.executor.partition import history
+from mm2.copy.executor.partition.cursor import Cursor
+from mm2.copy.executor.partition.outbox import MAX_IN_FLIGHT, Outbox
+from mm2.copy.executor.partition.window import Window
 from mm2.copy.executor.partition_events import PartitionEvents
-from mm2.copy.executor.produce_outcomes import ProduceOutcomes
-from mm2.copy.executor.progress_look_ups import ProgressLookUps
-from mm2.copy.executor.session_table import SessionTable
-from mm2.copy.executor.target_progress import ProgressQuestion, TargetLookUp, TargetProgress
-from mm2.copy.executor.window import Window
-from mm2.copy.ledger import Ledger
-from mm2.copy.session import Lease, LedgerEntry, Session, Start, count_after
+from mm2.copy.executor.producing.produce_outcomes import ProduceOutcomes
+from mm2.copy.executor.producing.progress_look_ups import ProgressLookUps
+from mm2.copy.executor.sessions import continued_sessions
+from mm2.copy.executor.sessions.continued_sessions import ContinuedSessions
+from mm2.copy.executor.sessions.losses import Losses
+from mm2.copy.executor.sessions.new_sessions import NewSessions
+from mm2.copy.executor.sessions.opening import Opening
+from mm2.copy.executor.sessions.session_table import SessionTable
+from mm2.copy.progress.ledger import Ledger
+from mm2.copy.progress.session import Lease, LedgerEntry, Session, Start, count_after
+from mm2.copy.progress.target_progress import ProgressQuestion, TargetLookUp, TargetProgress
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import LATEST, TopicPartition
 from mm2.mirror.source_task import MirrorSourceTask

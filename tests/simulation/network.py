@@ -6,9 +6,9 @@ import errno
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from mm2.kafka.client.stream import Stream
 from mm2.kafka.errors import RefusedFailure, TimeoutFailure
-from mm2.kafka.settings import ClientSettings
-from mm2.kafka.stream import Stream
+from mm2.kafka.settings.client_settings import ClientSettings
 from tests.simulation.world import Owner, Waiter, World
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ class Network:
     def dial(
         self, host: str, port: int, settings: ClientSettings, *, deadline: float, who: str, failures: int = 0
     ) -> Stream:
-        """Replaces `mm2.kafka.dial.dial`."""
+        """Replaces `mm2.kafka.client.dial.dial`."""
         del port, settings, failures  # a host has one address
         world = self.world
         listener = self.hosts[host]

@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from mm2.copy.ledger import Ledger
+from mm2.copy.progress.ledger import Ledger
 from mm2.copy.states import PartitionState
 from mm2.kafka.structs import TopicPartition
 from tests.simulation.cluster import Cluster

@@ -17,17 +17,17 @@ import mm2.copy.channel
 import mm2.copy.driver.batch
 import mm2.copy.driver.lane
 import mm2.copy.executor.copier
-import mm2.copy.segments
-import mm2.kafka.connection
-import mm2.kafka.flights
+import mm2.copy.progress.segments
+import mm2.kafka.client.connection
+import mm2.kafka.client.flights
 from mm2.copy.executor.link import DriverLink
-from mm2.copy.executor.positions import offset_key, offset_value
-from mm2.copy.ledger import Ledger, ledger_topic
+from mm2.copy.progress.ledger import Ledger, ledger_topic
+from mm2.copy.progress.written_positions import offset_key, offset_value
 from mm2.copy.spec import CopySpec, PartitionSpec
-from mm2.kafka.partitioner import partition_for
+from mm2.kafka.producer.partitioner import partition_for
 from mm2.kafka.records.batch import CONTROL, TRANSACTIONAL
 from mm2.kafka.records.record import Record, encode_batch
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
 from tests.simulation.cluster import Cluster, Options, Place
 from tests.simulation.driver import Driver, ledger_of, position_key, position_of
@@ -840,16 +840,16 @@ def simulated(seed: int, *, echo: bool = False) -> Iterator[World]:
     others: list[tuple[Any, str, Any]] = [(DriverLink, "forward_logs", lambda _self: None)]
     others.append((mm2.copy.driver.batch, "secrets", Secrets(world)))
     others.append((mm2.copy.channel, "secrets", Secrets(world)))
-    route = mm2.kafka.flights._Route
+    route = mm2.kafka.client.flights._Route
     # Its default was made of the real module.
-    others.append((mm2.kafka.flights, "_Route", lambda: route(running=Lock(world))))  # type: ignore[arg-type]
-    others.append((mm2.copy.segments, "CHUNK_SIZE", 20))  # so that a run fills many chunks
+    others.append((mm2.kafka.client.flights, "_Route", lambda: route(running=Lock(world))))  # type: ignore[arg-type]
+    others.append((mm2.copy.progress.segments, "CHUNK_SIZE", 20))  # so that a run fills many chunks
     dial: list[Callable[..., Any]] = []
 
     def dialled(*args: Any, **kwargs: Any) -> Any:
         return dial[0](*args, **kwargs)
 
-    others.append((mm2.kafka.connection, "dial", dialled))
+    others.append((mm2.kafka.client.connection, "dial", dialled))
     world.dial = dial  # type: ignore[attr-defined]
     try:
         with patched(world, *others):

@@ -11,8 +11,8 @@ from typing import Self
 
 from kafka.protocol.admin import ElectLeadersRequest
 
-from mm2.kafka.cluster import Cluster
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.client.cluster import Cluster
+from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.sandbox.kafka import LocalKafka, NodeRole, new_id, start_all, stop_all
 
 _CONTROLLER_ID = 100

@@ -10,8 +10,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Self
 
-from mm2.kafka.cluster import Cluster
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.client.cluster import Cluster
+from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.sandbox.errors import SandboxError
 from mm2.sandbox.jars import JarSet, fetch
 from mm2.sandbox.java import java_executable

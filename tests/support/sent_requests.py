@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from mm2.kafka.stream import Buffer, Stream
+from mm2.kafka.client.stream import Buffer, Stream
 
 _HEADER: Final = struct.Struct(">ihhih")  # size, API key, version, correlation id, length of the client id
 

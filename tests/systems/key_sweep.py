@@ -20,22 +20,22 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from mm2.config.configdef import ConfigDef, Type
-from mm2.config.key_effects import check_effects, worker_uses
-from mm2.config.legacy_keys import without_legacy_keys
-from mm2.config.mirror_keys import (
+from mm2.config.definitions.values import show
+from mm2.config.keys.key_effects import check_effects, worker_uses
+from mm2.config.keys.legacy_keys import without_legacy_keys
+from mm2.config.keys.mirror_keys import (
     MIRROR_CHECKPOINT_CONFIG,
     MIRROR_HEARTBEAT_CONFIG,
     MIRROR_SOURCE_CONFIG,
     OWN_CONFIG,
 )
+from mm2.config.keys.worker_keys import DISTRIBUTED_CONFIG, WorkerConfig
 from mm2.config.mirrormaker import MirrorMakerConfig
-from mm2.config.values import show
-from mm2.config.worker_keys import DISTRIBUTED_CONFIG, WorkerConfig
 from mm2.connect.plugins import Plugins
 from mm2.connect.rest.settings import RestSettings
-from mm2.mirror.connector import MirrorConnector
-from mm2.mirror.plans import plan_flows
-from mm2.mirror.plugins import connect_plugins
+from mm2.mirror.common.connector import MirrorConnector
+from mm2.mirror.common.plugins import connect_plugins
+from mm2.mirror.process.plans import plan_flows
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.java_source import run_source
 from tests.systems.workers import DistributedWorker, JavaDistributedWorker, Rest, distributed_props

@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from mm2 import KAFKA_VERSION
-from mm2.kafka.cluster import Cluster
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.client.cluster import Cluster
+from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.ports import free_ports
 from tests.integration.copy_flow import create, read

@@ -12,7 +12,7 @@ import httpx
 import psutil
 import pytest
 
-from mm2.config.connector_keys import SOURCE_CONNECTOR_CONFIG
+from mm2.config.keys.connector_keys import SOURCE_CONNECTOR_CONFIG
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.connect_reading import create_topic, read_all
 from tests.support.waiting import wait_until

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mm2.config.properties import load_properties
+from mm2.config.files.properties import load_properties
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.copy_flow import create
 from tests.support.waiting import wait_until

@@ -12,8 +12,8 @@ import pytest
 from mm2.connect.api import ConnectError
 from mm2.connect.stores.internal_topic import InternalTopic
 from mm2.connect.stores.kafka_config_store import KafkaConfigStore
-from mm2.kafka.cluster import Cluster
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.client.cluster import Cluster
+from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.copy_flow import create, read
 from tests.integration.mirror_process import config_of, partitions_of

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mm2 import __version__
-from mm2.config.mirror_keys import OWN_CONFIG
+from mm2.config.keys.mirror_keys import OWN_CONFIG
 from mm2.sandbox.jars import KAFKA_VERSION
 from mm2.sandbox.kafka import LocalKafka
 from tests.support.java import CONNECT_VERSION

@@ -15,9 +15,9 @@ from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, C
 from confluent_kafka.admin import ResourceType as Kind
 
 from mm2.kafka.admin import Admin
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.records.record import Record
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.copy_flow import Read, admin_of, batches, producer_of, read_all

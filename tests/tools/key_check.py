@@ -26,13 +26,13 @@ from typing import Final
 from confluent_kafka import KafkaException, Producer
 
 from mm2.cli import connect_mirror_maker
-from mm2.config.client_keys import ADMIN_CONFIG, CONSUMER_CONFIG, PRODUCER_CONFIG
 from mm2.config.configdef import ConfigDef, ConfigException, ConfigKey, Type
-from mm2.config.connector_keys import SINK_CONNECTOR_CONFIG, SOURCE_CONNECTOR_CONFIG
-from mm2.config.key_effects import Effect, KeyEffect, key_effects
-from mm2.config.mirror_keys import MIRROR_CHECKPOINT_CONFIG, MIRROR_HEARTBEAT_CONFIG, MIRROR_SOURCE_CONFIG
+from mm2.config.keys.client_keys import ADMIN_CONFIG, CONSUMER_CONFIG, PRODUCER_CONFIG
+from mm2.config.keys.connector_keys import SINK_CONNECTOR_CONFIG, SOURCE_CONNECTOR_CONFIG
+from mm2.config.keys.key_effects import Effect, KeyEffect, key_effects
+from mm2.config.keys.mirror_keys import MIRROR_CHECKPOINT_CONFIG, MIRROR_HEARTBEAT_CONFIG, MIRROR_SOURCE_CONFIG
+from mm2.config.keys.worker_keys import DISTRIBUTED_CONFIG, STANDALONE_CONFIG
 from mm2.config.mirrormaker import TOP_CONFIG
-from mm2.config.worker_keys import DISTRIBUTED_CONFIG, STANDALONE_CONFIG
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.connect_reading import create_topic, read_all
 from tests.support.waiting import wait_until

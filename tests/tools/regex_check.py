@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from mm2.config.java_regex import PatternError, compile_java
+from mm2.config.definitions.java_regex import PatternError, compile_java
 from tests.integration.java_source import run_source
 
 _ORACLE: Final = Path(__file__).parents[1] / "integration" / "java" / "RegexOracle.java"

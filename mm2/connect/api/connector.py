@@ -18,7 +18,7 @@ from mm2.kafka.structs import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from mm2.config.configdef import ConfigDef
-    from mm2.kafka.producer import RecordMetadata
+    from mm2.kafka.producer.producer import RecordMetadata
 
 UNDEFINED_VERSION: Final = "undefined"
 """The version of a plugin that reports none; REST does not show it."""

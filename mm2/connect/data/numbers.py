@@ -8,7 +8,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Final, Self
 
-from mm2.config.values import floating_point
+from mm2.config.definitions.values import floating_point
 
 LONG_MIN: Final = -(2**63)
 LONG_MAX: Final = 2**63 - 1

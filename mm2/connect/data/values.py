@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Final
 
-from mm2.config.values import trim
+from mm2.config.definitions.values import trim
 from mm2.connect.data import logical, numbers
 from mm2.connect.data.numbers import Float32
 from mm2.connect.data.schema import (

@@ -25,7 +25,7 @@ from mm2.connect.group.protocol import (
     version_of,
 )
 from mm2.connect.stores.config_state import ClusterConfigState, ConnectorTaskId
-from mm2.kafka.classic_member import NO_GENERATION
+from mm2.kafka.group.classic_member import NO_GENERATION
 
 T = TypeVar("T", str, ConnectorTaskId)
 

@@ -1,6 +1,6 @@
 """Membership in the group of workers (WorkerCoordinator and WorkerGroupMember).
 
-Two threads use this module: the *membership thread* of :mod:`mm2.kafka.classic_member`, and the *herder thread*, which calls
+Two threads use this module: the *membership thread* of :mod:`mm2.kafka.group.classic_member`, and the *herder thread*, which calls
 :meth:`GroupMember.ensure_active` and :meth:`GroupMember.poll`. The listener's callbacks run only inside these two
 calls, so they are ordered with the rest of the herder's work. The membership thread does not rejoin before the herder
 has handled the last outcome: a member never reports work as its own that it must revoke and that still runs.
@@ -31,10 +31,10 @@ from mm2.connect.group.protocol import (
     version_of,
 )
 from mm2.connect.stores.config_state import ClusterConfigState, ConnectorTaskId
-from mm2.kafka.classic_member import NO_GENERATION, ClassicMember, GroupTimings, Offers
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.group.classic_member import NO_GENERATION, ClassicMember, GroupTimings, Offers
 
 
 class WorkerRebalanceListener(Protocol):

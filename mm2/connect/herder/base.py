@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
-from mm2.config.config_infos import ConfigInfos
+from mm2.config.definitions.config_infos import ConfigInfos
 from mm2.connect.api import (
     ConnectError,
 )

@@ -28,13 +28,13 @@ from mm2.connect.stores.kafka_offset_store import ConnectorOffsetStore, KafkaOff
 from mm2.connect.stores.offset_store import FLUSH_S, OffsetStore, SourceOffset
 from mm2.connect.stores.offset_table import OffsetJson
 from mm2.kafka.admin import Admin
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.producer.transactions import TransactionalProducer
 from mm2.kafka.records.record import Record
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.kafka.structs import OffsetAndMetadata, TopicPartition
-from mm2.kafka.transactions import TransactionalProducer
 
 log = structlog.get_logger(__name__)
 

@@ -29,14 +29,14 @@ from mm2.connect.group.membership import GroupMember, WorkerRebalanceListener
 from mm2.connect.group.protocol import URL_NOT_USED, WorkerAssignment
 from mm2.connect.herder.answers import ConnectorInfo, ConnectorStateInfo, ConnectorType, Created
 from mm2.connect.herder.base import AbstractHerder
-from mm2.connect.herder.config_changes import ConfigChanges, ConfigTopicListener, PendingChanges
-from mm2.connect.herder.config_view import ConfigView
 from mm2.connect.herder.connector_offsets import ConnectorOffsetsAccess, require_stopped
-from mm2.connect.herder.fencing import LeaderFencing, LeaderPrivileges, TaskOwnership
 from mm2.connect.herder.internal_requests import InternalRequests, SessionKeys
-from mm2.connect.herder.rebalances import AssignedWork, Rebalances
 from mm2.connect.herder.request_queue import StagedFuture, StageTracker, Steps, failed, run_apart
-from mm2.connect.herder.tick import HerderTick
+from mm2.connect.herder.steps.config_changes import ConfigChanges, ConfigTopicListener, PendingChanges
+from mm2.connect.herder.steps.config_view import ConfigView
+from mm2.connect.herder.steps.fencing import LeaderFencing, LeaderPrivileges, TaskOwnership
+from mm2.connect.herder.steps.rebalances import AssignedWork, Rebalances
+from mm2.connect.herder.steps.tick import HerderTick
 from mm2.connect.herder.validation import ConnectorValidation
 from mm2.connect.request_signing import RequestSignature, SessionKey
 from mm2.connect.runtime.counters import RebalanceCounters
@@ -45,9 +45,9 @@ from mm2.connect.runtime.worker import Worker
 from mm2.connect.stores.config_state import ClusterConfigState, ConnectorTaskId, Props, RestartRequest, TargetState
 from mm2.connect.stores.config_store import ConfigStore
 from mm2.connect.stores.status_store import Status, StatusStore
-from mm2.kafka.classic_member import GroupTimings
-from mm2.kafka.cluster import Cluster
-from mm2.kafka.log import LogProgress
+from mm2.kafka.client.cluster import Cluster
+from mm2.kafka.group.classic_member import GroupTimings
+from mm2.kafka.readers.log import LogProgress
 
 log = structlog.get_logger(__name__)
 

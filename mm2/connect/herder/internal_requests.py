@@ -21,7 +21,7 @@ from mm2.connect.request_signing import RequestSignature, SessionKey
 from mm2.connect.stores.config_state import Props
 from mm2.connect.stores.status_store import now_ms
 from mm2.connect.tls import client_context
-from mm2.kafka.bounded_http import exchange
+from mm2.kafka.auth.bounded_http import exchange
 
 
 class SessionKeys:

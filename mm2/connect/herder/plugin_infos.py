@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mm2.codec import encode
-from mm2.config.config_infos import ConfigKeyInfo
 from mm2.config.configdef import ConfigDef, ConfigException, Recommender
-from mm2.config.connector_keys import SINK_CONNECTOR_CONFIG, SOURCE_CONNECTOR_CONFIG
-from mm2.config.values import NoSuchClass
-from mm2.config.versions import InvalidVersionRange, version_requirement
+from mm2.config.definitions.config_infos import ConfigKeyInfo
+from mm2.config.definitions.values import NoSuchClass
+from mm2.config.definitions.versions import InvalidVersionRange, version_requirement
+from mm2.config.keys.connector_keys import SINK_CONNECTOR_CONFIG, SOURCE_CONNECTOR_CONFIG
 from mm2.connect.api import (
     ConnectError,
     Connector,

@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mm2.config.client_keys import ROLE_CONFIGS
-from mm2.config.config_infos import ConfigInfos, ConfigValue
 from mm2.config.configdef import ConfigDef, ConfigException, ConfigKey, Importance, Recommender, Type, Width, split_list
-from mm2.config.connector_keys import CONNECTOR_CONFIG, SINK_CONNECTOR_CONFIG, source_connector_config
-from mm2.config.java_regex import compile_java
-from mm2.config.key_effects import Place, effect_of
-from mm2.config.validators import PLUGIN_VERSION
-from mm2.config.values import parse_type, show
-from mm2.config.worker_keys import storage_topics
+from mm2.config.definitions.config_infos import ConfigInfos, ConfigValue
+from mm2.config.definitions.java_regex import compile_java
+from mm2.config.definitions.validators import PLUGIN_VERSION
+from mm2.config.definitions.values import parse_type, show
+from mm2.config.keys.client_keys import ROLE_CONFIGS
+from mm2.config.keys.connector_keys import CONNECTOR_CONFIG, SINK_CONNECTOR_CONFIG, source_connector_config
+from mm2.config.keys.key_effects import Place, effect_of
+from mm2.config.keys.worker_keys import storage_topics
 from mm2.connect.api import (
     ConnectError,
     Connector,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from mm2.config.versions import Version
+from mm2.config.definitions.versions import Version
 from mm2.connect.plugins.loader import PluginLoader, loader_of, swap
 
 

@@ -14,10 +14,10 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
-from mm2.config.connector_keys import ISOLATION_KEY
+from mm2.config.definitions.values import ConfigException, split_list
+from mm2.config.definitions.versions import InvalidVersionRange, VersionRange, version_requirement
+from mm2.config.keys.connector_keys import ISOLATION_KEY
 from mm2.config.providers import ConfigProvider
-from mm2.config.values import ConfigException, split_list
-from mm2.config.versions import InvalidVersionRange, VersionRange, version_requirement
 from mm2.connect.api import Connector, Task
 from mm2.connect.errors import ConnectError
 from mm2.connect.plugins import loader as loaders

@@ -17,11 +17,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from mm2 import KAFKA_VERSION
 from mm2.connect.errors import RequestError
 from mm2.connect.herder.interface import Herder
-from mm2.connect.rest.access.assembly import LocalAccess, access_control
 from mm2.connect.rest.access.control import Access
 from mm2.connect.rest.access.roles import Role
-from mm2.connect.rest.connector_resources import connectors_router
-from mm2.connect.rest.dispatch import Dispatch
+from mm2.connect.rest.assembly import LocalAccess, access_control
 from mm2.connect.rest.extensions import (
     Configurable,
     ConnectClusterState,
@@ -30,9 +28,10 @@ from mm2.connect.rest.extensions import (
 )
 from mm2.connect.rest.failures import RestFailure, error_answer, failure_answer
 from mm2.connect.rest.forwarding import Requests
-from mm2.connect.rest.openapi import page_router
-from mm2.connect.rest.settings import RestSettings
-from mm2.connect.rest.worker_resources import (
+from mm2.connect.rest.resources.connector_resources import connectors_router
+from mm2.connect.rest.resources.dispatch import Dispatch
+from mm2.connect.rest.resources.openapi import page_router
+from mm2.connect.rest.resources.worker_resources import (
     HealthRules,
     internal_router,
     loggers_router,
@@ -40,6 +39,7 @@ from mm2.connect.rest.worker_resources import (
     plugins_router,
     root_router,
 )
+from mm2.connect.rest.settings import RestSettings
 
 if TYPE_CHECKING:
     from mm2.metrics.exposition import Exposition

@@ -47,14 +47,14 @@ from starlette.datastructures import Headers
 
 from mm2 import __version__
 from mm2.config.configdef import ConfigException
-from mm2.config.java_options import system_property
-from mm2.config.properties import file_stamp, parse_properties, property_lines
-from mm2.config.rest_keys import LOGIN_CONFIG_KEY
+from mm2.config.files.java_options import system_property
+from mm2.config.files.properties import file_stamp, parse_properties, property_lines
+from mm2.config.keys.rest_keys import LOGIN_CONFIG_KEY
 from mm2.connect.rest.access.password_hashes import PasswordHash, UnusableHash
 from mm2.connect.rest.access.roles import Authenticator, Kind, Principal, RequestPeer, TooManyFailures, WrongCredentials
 from mm2.connect.rest.extensions import ConnectRestExtension, ConnectRestExtensionContext
 from mm2.connect.rest.failures import RestFailure
-from mm2.kafka.jaas import JaasError, parse_jaas
+from mm2.kafka.settings.jaas import JaasError, parse_jaas
 
 log = structlog.get_logger(__name__)
 

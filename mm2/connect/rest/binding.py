@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from mm2.config.rest_keys import OIDC_PREFIX, STRANGERS_KEY
+from mm2.config.keys.rest_keys import OIDC_PREFIX, STRANGERS_KEY
 from mm2.connect.api import ConnectError
 from mm2.connect.rest.access.roles import Role, RoleMap
 from mm2.connect.rest.settings import (

@@ -22,7 +22,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mm2.config.configdef import ConfigException
-from mm2.config.rest_keys import WORKER_SECRET_KEY
+from mm2.config.keys.rest_keys import WORKER_SECRET_KEY
 from mm2.connect.errors import RequestTarget, RequestTimedOut
 from mm2.connect.herder.answers import HealthInfo
 from mm2.connect.herder.interface import Herder, timed_out

@@ -22,7 +22,7 @@ from fastapi import Path, Query
 from pydantic import AfterValidator
 from starlette.requests import Request
 
-from mm2.config.values import trim
+from mm2.config.definitions.values import trim
 from mm2.connect.errors import MalformedBody
 from mm2.connect.herder.answers import ConnectorOffsets
 from mm2.connect.rest.failures import RestFailure

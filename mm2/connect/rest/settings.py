@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from mm2.config.configdef import AbstractConfig, ConfigDef, ConfigException
-from mm2.config.rest_keys import REST_LIMITS_CONFIG
-from mm2.config.security_keys import TLS_CONFIG
-from mm2.config.worker_keys import REST_CONFIG, parse_response_headers
+from mm2.config.keys.rest_keys import REST_LIMITS_CONFIG
+from mm2.config.keys.security_keys import TLS_CONFIG
+from mm2.config.keys.worker_keys import REST_CONFIG, parse_response_headers
 from mm2.connect.herder.interface import HEALTH_TIMEOUT_S, REQUEST_TIMEOUT_S
 
 HTTP: Final = "http"

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import structlog
 
-from mm2.config.worker_keys import WorkerConfig
+from mm2.config.keys.worker_keys import WorkerConfig
 from mm2.connect.api import ConnectError, SinkConnector
 from mm2.connect.override_policies import (
     ClientType,

@@ -11,7 +11,7 @@ from typing import Protocol
 import structlog
 
 from mm2.config.configdef import AbstractConfig
-from mm2.config.connector_keys import SINK_CONNECTOR_CONFIG, source_connector_config
+from mm2.config.keys.connector_keys import SINK_CONNECTOR_CONFIG, source_connector_config
 from mm2.connect.api import ConnectError, Connector, SinkConnector
 from mm2.connect.stores.config_state import ConnectorTaskId, TargetState
 

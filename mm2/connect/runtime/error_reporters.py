@@ -28,11 +28,11 @@ from mm2.connect.runtime.tolerance import (
 )
 from mm2.connect.stores.config_state import ConnectorTaskId
 from mm2.kafka.admin import Admin
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.consumer.records import ConsumerRecord
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
-from mm2.kafka.producer import RecordMetadata
+from mm2.kafka.producer.producer import RecordMetadata
 from mm2.kafka.records.record import Headers, Record
 from mm2.kafka.structs import NewTopic, TopicPartition
 

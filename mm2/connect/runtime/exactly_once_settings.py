@@ -10,7 +10,7 @@ from typing import Final
 import structlog
 
 from mm2.config.configdef import AbstractConfig
-from mm2.config.worker_keys import WorkerConfig
+from mm2.config.keys.worker_keys import WorkerConfig
 from mm2.connect.api import Connector, SourceConnector
 from mm2.connect.stores.config_state import ConnectorTaskId
 

@@ -19,11 +19,11 @@ import structlog
 from kafka.protocol.metadata import MetadataRequest
 
 from mm2.kafka.backoff import Backoff
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, DisconnectedFailure, KafkaFailure, TimeoutFailure
-from mm2.kafka.partitioner import partition_for
-from mm2.kafka.producer import Producer, RecordMetadata, Written
+from mm2.kafka.producer.partitioner import partition_for
+from mm2.kafka.producer.producer import Producer, RecordMetadata, Written
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import TopicPartition
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import structlog
 
+from mm2.config.keys.worker_keys import WorkerConfig
 from mm2.config.providers import FreshValues
-from mm2.config.worker_keys import WorkerConfig
 from mm2.connect.api import (
     ConnectError,
     Connector,
@@ -54,13 +54,13 @@ from mm2.connect.stores.internal_topic import InternalTopic
 from mm2.connect.stores.kafka_offset_store import ConnectorOffsetStore, KafkaOffsetStore, own_topic
 from mm2.connect.stores.offset_store import ConnectorOffsetReader, OffsetStore
 from mm2.kafka.admin import Admin
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.consumer.consumer import Consumer
 from mm2.kafka.consumer.records import ConsumerRecord
 from mm2.kafka.consumer.settings import ConsumerSettings
-from mm2.kafka.producer import Producer, codec_and_acks, compression_level
-from mm2.kafka.settings import ClientSettings
-from mm2.kafka.transactions import TransactionalProducer
+from mm2.kafka.producer.producer import Producer, codec_and_acks, compression_level
+from mm2.kafka.producer.transactions import TransactionalProducer
+from mm2.kafka.settings.client_settings import ClientSettings
 
 log = structlog.get_logger(__name__)
 

@@ -9,8 +9,8 @@ from typing import Final
 import structlog
 
 from mm2.config.configdef import AbstractConfig
-from mm2.config.connector_keys import TOPIC_CREATION_PREFIX
-from mm2.config.java_regex import JavaPattern, PatternError, compile_java
+from mm2.config.definitions.java_regex import JavaPattern, PatternError, compile_java
+from mm2.config.keys.connector_keys import TOPIC_CREATION_PREFIX
 from mm2.connect.api import ConnectError, RetriableError
 from mm2.kafka.admin import Admin
 from mm2.kafka.error_codes import ErrorCode

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 import structlog
 
 from mm2.config.configdef import AbstractConfig
-from mm2.config.values import split_list
+from mm2.config.definitions.values import split_list
 from mm2.connect.api import ConnectError, ConnectRecord, Predicate, Transformation
 from mm2.connect.plugins import Plugins
 from mm2.connect.plugins.loader import PluginLoader

@@ -11,10 +11,10 @@ from typing import Any
 
 import structlog
 
-from mm2.config.key_effects import check_effects, connector_uses
-from mm2.config.provider_values import ProviderValues
+from mm2.config.files.provider_values import ProviderValues
+from mm2.config.keys.key_effects import check_effects, connector_uses
+from mm2.config.keys.worker_keys import WorkerConfig, storage_topics
 from mm2.config.providers import ConfigTransformer, ConfigTransformerResult, references
-from mm2.config.worker_keys import WorkerConfig, storage_topics
 from mm2.connect.api import ConnectError, Connector, Task
 from mm2.connect.override_policies import POLICY_KEY, ConnectorClientConfigOverridePolicy
 from mm2.connect.plugins import Plugins
@@ -37,9 +37,9 @@ from mm2.connect.runtime.tasks.source import AbstractWorkerSourceTask
 from mm2.connect.stores.config_state import ConnectorTaskId, Props, TargetState
 from mm2.connect.stores.offset_store import OffsetStore
 from mm2.kafka.admin import Admin
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.errors import failures_in
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.settings.client_settings import ClientSettings
 
 log = structlog.get_logger(__name__)
 

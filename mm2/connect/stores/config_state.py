@@ -13,7 +13,7 @@ import structlog
 from mm2.connect.api import ConnectError
 from mm2.connect.request_signing import SessionKey
 from mm2.connect.stores import internal_json
-from mm2.kafka.log import in_log
+from mm2.kafka.readers.log import in_log
 
 log = structlog.get_logger(__name__)
 

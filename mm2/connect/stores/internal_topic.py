@@ -10,14 +10,14 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from mm2.config.worker_keys import TOPIC_CREATION_KEY, WorkerConfig
+from mm2.config.keys.worker_keys import TOPIC_CREATION_KEY, WorkerConfig
 from mm2.connect.api import ConnectError
 from mm2.kafka.admin import Admin
 from mm2.kafka.backoff import Backoff
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.errors import BrokerFailure, KafkaFailure, value_of
-from mm2.kafka.log import KafkaBasedLog, LogProgress, LogRecord, OnBatches
-from mm2.kafka.producer import Producer
+from mm2.kafka.producer.producer import Producer
+from mm2.kafka.readers.log import KafkaBasedLog, LogProgress, LogRecord, OnBatches
 from mm2.kafka.structs import NewTopic, TopicInfo
 
 log = structlog.get_logger(__name__)

@@ -31,10 +31,10 @@ from mm2.connect.stores.config_state import (
 )
 from mm2.connect.stores.config_store import ConfigStore, PrivilegedWriteError
 from mm2.connect.stores.internal_topic import InternalLog, InternalTopic
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.producer.transactions import TransactionalProducer
 from mm2.kafka.records.record import Record
-from mm2.kafka.transactions import TransactionalProducer
 
 #: Time limit of a write, including reading it back.
 WRITE_BUDGET_S = 30.0

@@ -13,10 +13,10 @@ from mm2.connect.api import ConnectError
 from mm2.connect.stores.internal_topic import InternalLog, InternalTopic
 from mm2.connect.stores.offset_store import OffsetStore, SourceOffset
 from mm2.connect.stores.offset_table import OffsetJson, OffsetTable
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
-from mm2.kafka.key_values import collect
-from mm2.kafka.log import LogProgress
+from mm2.kafka.readers.key_values import collect
+from mm2.kafka.readers.log import LogProgress
 from mm2.kafka.records.batch import BatchView
 
 log = structlog.get_logger(__name__)

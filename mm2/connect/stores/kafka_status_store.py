@@ -14,7 +14,7 @@ from mm2.connect.stores.config_state import ConnectorTaskId
 from mm2.connect.stores.internal_topic import InternalLog, InternalTopic
 from mm2.connect.stores.status_store import Status, StatusEntry, StatusFold, StatusStore, TopicStatus, topic_key
 from mm2.kafka.backoff import Backoff
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
 
 log = structlog.get_logger(__name__)

@@ -36,7 +36,7 @@ import structlog
 from mm2.connect.api import ConnectError
 from mm2.connect.stores.offset_table import OffsetJson, OffsetTable
 from mm2.kafka.errors import KafkaFailure
-from mm2.kafka.log import LogProgress
+from mm2.kafka.readers.log import LogProgress
 
 log = structlog.get_logger(__name__)
 

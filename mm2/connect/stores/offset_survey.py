@@ -9,9 +9,9 @@ from typing import Any
 from mm2.connect.api import ConnectError
 from mm2.connect.stores.config_state import ClusterConfigState, ConfigFold, TargetState
 from mm2.connect.stores.offset_table import OffsetJson
-from mm2.kafka.cluster import Cluster
-from mm2.kafka.log import KafkaBasedLog, LogRecord
-from mm2.kafka.producer import Producer
+from mm2.kafka.client.cluster import Cluster
+from mm2.kafka.producer.producer import Producer
+from mm2.kafka.readers.log import KafkaBasedLog, LogRecord
 from mm2.kafka.records.record import Record
 
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final, TypeVar
 from mm2 import __version__
 from mm2.config.configdef import AbstractConfig, ConfigDef, ConfigException, Importance, Type, one_of_any_case
 from mm2.config.configdef import Type as ConfigType
-from mm2.config.validators import Check, Validator
+from mm2.config.definitions.validators import Check, Validator
 from mm2.connect.api.transformation import Record, Transformation
 from mm2.connect.data.record import ConnectRecord, SinkRecord
 from mm2.connect.data.schema import Field, Schema

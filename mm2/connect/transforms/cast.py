@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from mm2.config.configdef import AbstractConfig, ConfigDef, ConfigException, Importance, parse_type
 from mm2.config.configdef import Type as ConfigType
-from mm2.config.validators import Check
-from mm2.config.values import trim
+from mm2.config.definitions.validators import Check
+from mm2.config.definitions.values import trim
 from mm2.connect.api.transformation import Record
 from mm2.connect.data import logical, numbers
 from mm2.connect.data.builder import SchemaBuilder, infer_schema

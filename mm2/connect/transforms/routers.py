@@ -8,8 +8,8 @@ from typing import Final
 
 from mm2.config.configdef import AbstractConfig, ConfigDef, ConfigException, Importance
 from mm2.config.configdef import Type as ConfigType
-from mm2.config.java_regex import JavaPattern, compile_java
-from mm2.config.validators import regular_expression
+from mm2.config.definitions.java_regex import JavaPattern, compile_java
+from mm2.config.definitions.validators import regular_expression
 from mm2.connect.api.transformation import Record, Transformation
 from mm2.connect.data.simple_date_format import DatePatternError, SimpleDateFormat
 from mm2.connect.errors import DataError

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from mm2.config.configdef import AbstractConfig, ConfigDef, ConfigException, Importance, one_of
 from mm2.config.configdef import Type as ConfigType
-from mm2.config.values import trim
+from mm2.config.definitions.values import trim
 from mm2.connect.api.transformation import Record
 from mm2.connect.data import logical, numbers
 from mm2.connect.data.builder import SchemaBuilder

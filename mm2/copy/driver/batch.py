@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 import structlog
 
 from mm2.copy import channel
-from mm2.copy.ledger import Pause
+from mm2.copy.progress.ledger import Pause
 from mm2.copy.spec import CopySpec, PartitionProgress
 from mm2.copy.tally import Tally
 from mm2.kafka.structs import TopicPartition

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from mm2.copy.channel import fingerprint
-from mm2.kafka.tls import memory_file
+from mm2.kafka.auth.tls import memory_file
 
 
 @dataclass(frozen=True, slots=True)

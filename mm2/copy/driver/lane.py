@@ -20,8 +20,8 @@ from mm2.copy.channel import LEASE_TIMEOUT_S
 from mm2.copy.driver.batch import MicroBatch
 from mm2.copy.driver.slots import Slots
 from mm2.copy.driver.status import LaneStatus
-from mm2.copy.ledger import Ledger, Pause, Pauses, paused
-from mm2.copy.session import Start
+from mm2.copy.progress.ledger import Ledger, Pause, Pauses, paused
+from mm2.copy.progress.session import Start
 from mm2.copy.spec import CopySpec, PartitionProgress
 from mm2.copy.tally import Tally
 from mm2.kafka.backoff import Backoff

@@ -16,7 +16,7 @@ from typing import Final
 
 import javaproperties
 
-from mm2.config.values import ConfigException
+from mm2.config.definitions.values import ConfigException
 from mm2.copy.driver.jvm import is_local
 
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")

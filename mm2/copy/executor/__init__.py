@@ -1,1 +1,1 @@
-"""The executor's side of one micro-batch: read from the source, write to the target, commit, report."""
+"""The executor's side of one micro-batch: its start, its connections, its lease, and its reports."""

@@ -17,32 +17,32 @@ import structlog
 
 from mm2.codec import decode, encode
 from mm2.copy import channel
-from mm2.copy.executor.awake import AwakeCursors
+from mm2.copy.changes import REENCODING_SLICE_S, Changer, TimeSlice, record_changes
 from mm2.copy.executor.background import BackgroundTasks
-from mm2.copy.executor.changes import REENCODING_SLICE_S, Changer, TimeSlice, record_changes
-from mm2.copy.executor.commits import Commits, TransactionCommits
-from mm2.copy.executor.continued_sessions import ContinuedSessions
-from mm2.copy.executor.cursor import Cursor
-from mm2.copy.executor.dead_letters import DeadLetters, Quarantine
-from mm2.copy.executor.discovery import partition_count, producer_expiration_ms, uncompacted
+from mm2.copy.executor.clusters.discovery import partition_count, producer_expiration_ms, uncompacted
+from mm2.copy.executor.commit.awake import AwakeCursors
+from mm2.copy.executor.commit.commits import Commits, TransactionCommits
+from mm2.copy.executor.commit.positions import SEEN_AFTER_S, PendingRecords, Positions
+from mm2.copy.executor.commit.transaction import TaskTransactions
 from mm2.copy.executor.endpoints import Endpoints
-from mm2.copy.executor.fetched_batches import MISSING
-from mm2.copy.executor.gap_fills import GapFills
 from mm2.copy.executor.link import DriverLink
-from mm2.copy.executor.losses import Losses
-from mm2.copy.executor.new_sessions import NewSessions
-from mm2.copy.executor.opening import Opening
-from mm2.copy.executor.outbox import Outbox, OutboxState
+from mm2.copy.executor.partition.cursor import Cursor
+from mm2.copy.executor.partition.fetched_batches import MISSING
+from mm2.copy.executor.partition.outbox import Outbox, OutboxState
 from mm2.copy.executor.partition_events import PartitionEvents
-from mm2.copy.executor.positions import SEEN_AFTER_S, PendingRecords, Positions
+from mm2.copy.executor.producing.sink import Sink
 from mm2.copy.executor.reports import Reports, progress_of
-from mm2.copy.executor.session_table import SessionTable
-from mm2.copy.executor.sink import Sink
-from mm2.copy.executor.size_limits import SizeLimits
-from mm2.copy.executor.target_search import TargetSearch
-from mm2.copy.executor.target_watch import TargetWatch
-from mm2.copy.executor.transaction import TaskTransactions
-from mm2.copy.session import CopyId, Lease, Start
+from mm2.copy.executor.sessions.continued_sessions import ContinuedSessions
+from mm2.copy.executor.sessions.losses import Losses
+from mm2.copy.executor.sessions.new_sessions import NewSessions
+from mm2.copy.executor.sessions.opening import Opening
+from mm2.copy.executor.sessions.session_table import SessionTable
+from mm2.copy.executor.sessions.target_search import TargetSearch
+from mm2.copy.executor.target.dead_letters import DeadLetters, Quarantine
+from mm2.copy.executor.target.gap_fills import GapFills
+from mm2.copy.executor.target.size_limits import SizeLimits
+from mm2.copy.executor.target.target_watch import TargetWatch
+from mm2.copy.progress.session import CopyId, Lease, Start
 from mm2.copy.spec import Assignment
 from mm2.kafka.admin import Admin
 from mm2.kafka.errors import KafkaFailure

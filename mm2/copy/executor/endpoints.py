@@ -9,21 +9,21 @@ from typing import Any, Final
 
 import structlog
 
-from mm2.copy.executor.discovery import connections_per_broker
-from mm2.copy.executor.empty_transactions import EmptyTransactions
-from mm2.copy.executor.fetch_selector import FetchLimits
-from mm2.copy.executor.marker_sender import MarkerSender
-from mm2.copy.executor.outbox import Outbox
-from mm2.copy.executor.progress_look_ups import ProgressLookUp
-from mm2.copy.executor.sink import Sink
-from mm2.copy.executor.source import Source
-from mm2.copy.executor.syncs import Syncs
-from mm2.copy.executor.throttle import Throttle
+from mm2.copy.empty_transactions import EmptyTransactions
+from mm2.copy.executor.clusters.discovery import connections_per_broker
+from mm2.copy.executor.commit.syncs import Syncs
+from mm2.copy.executor.fetching.fetch_selector import FetchLimits
+from mm2.copy.executor.fetching.source import Source
+from mm2.copy.executor.fetching.throttle import Throttle
+from mm2.copy.executor.partition.outbox import Outbox
+from mm2.copy.executor.producing.marker_sender import MarkerSender
+from mm2.copy.executor.producing.progress_look_ups import ProgressLookUp
+from mm2.copy.executor.producing.sink import Sink
 from mm2.copy.spec import CopySpec
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.channel import BufferPool
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
-from mm2.kafka.settings import ClientSettings
-from mm2.kafka.wire.channel import BufferPool
+from mm2.kafka.settings.client_settings import ClientSettings
 
 _CALL_THREADS: Final = 4
 _ROUND_TRIP_TIMEOUT_S: Final = 5.0

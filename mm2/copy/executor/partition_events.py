@@ -8,20 +8,20 @@ from typing import Final
 
 import structlog
 
-from mm2.copy.executor.awake import AwakeCursors
-from mm2.copy.executor.commits import Commits
-from mm2.copy.executor.cursor import Cursor
-from mm2.copy.executor.dead_letters import Quarantine
+from mm2.copy.executor.commit.awake import AwakeCursors
+from mm2.copy.executor.commit.commits import Commits
+from mm2.copy.executor.fetching.source import Source
 from mm2.copy.executor.link import DriverLink
-from mm2.copy.executor.losses import Losses
-from mm2.copy.executor.new_sessions import NewSessions
-from mm2.copy.executor.outbox import Outbox, OutgoingBatch
-from mm2.copy.executor.produce_outcomes import MAX_SEQUENCE_ERRORS
-from mm2.copy.executor.sink import Sink
-from mm2.copy.executor.size_limits import SizeLimits
-from mm2.copy.executor.source import Source
-from mm2.copy.executor.target_search import TargetSearch
-from mm2.copy.executor.window import SourceRange
+from mm2.copy.executor.partition.cursor import Cursor
+from mm2.copy.executor.partition.outbox import Outbox, OutgoingBatch
+from mm2.copy.executor.partition.window import SourceRange
+from mm2.copy.executor.producing.produce_outcomes import MAX_SEQUENCE_ERRORS
+from mm2.copy.executor.producing.sink import Sink
+from mm2.copy.executor.sessions.losses import Losses
+from mm2.copy.executor.sessions.new_sessions import NewSessions
+from mm2.copy.executor.sessions.target_search import TargetSearch
+from mm2.copy.executor.target.dead_letters import Quarantine
+from mm2.copy.executor.target.size_limits import SizeLimits
 from mm2.copy.states import PartitionState
 from mm2.copy.tally import Tally
 from mm2.kafka.error_codes import ErrorCode

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
-from mm2.copy.executor.awake import AwakeCursors
-from mm2.copy.executor.cursor import Cursor
+from mm2.copy.executor.commit.awake import AwakeCursors
 from mm2.copy.executor.link import DriverLink
-from mm2.copy.executor.window import SourceRange
+from mm2.copy.executor.partition.cursor import Cursor
+from mm2.copy.executor.partition.window import SourceRange
 from mm2.copy.spec import PartitionProgress
 from mm2.copy.tally import Tally
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from kafka.protocol.admin import DescribeConfigsRequest, IncrementalAlterConfigsRequest
 
 from mm2.kafka.admin.calls import NOT_DONE, AdminCalls
-from mm2.kafka.answer_checks import only
+from mm2.kafka.client.answer_checks import only
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import AlterOp, ConfigEntry, ConfigSource
 

@@ -11,7 +11,7 @@ from kafka.protocol.consumer import OffsetCommitRequest, OffsetDeleteRequest, Of
 from kafka.protocol.producer import InitProducerIdRequest
 
 from mm2.kafka.admin.calls import COORDINATOR_MOVED, AdminCalls, unreachable
-from mm2.kafka.cluster import CoordinatorKind
+from mm2.kafka.client.cluster import CoordinatorKind
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, ConnectFailure, KafkaFailure, Right, value_of
 from mm2.kafka.structs import (

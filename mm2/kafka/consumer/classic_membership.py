@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mm2.kafka.classic_member import NO_GENERATION, ClassicMember, GroupTimings, Offers
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.consumer.assignors import PROTOCOL_TYPE, Assignor, Member, Subscription, partitions_of, topics_of
 from mm2.kafka.consumer.membership import (
     LEAVE_TIMEOUT_S,
@@ -21,7 +20,8 @@ from mm2.kafka.consumer.membership import (
 from mm2.kafka.consumer.settings import ConsumerSettings
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, ConnectFailure, KafkaFailure
-from mm2.kafka.member_thread import Retry
+from mm2.kafka.group.classic_member import NO_GENERATION, ClassicMember, GroupTimings, Offers
+from mm2.kafka.group.member_thread import Retry
 from mm2.kafka.structs import TopicPartition
 
 

@@ -20,7 +20,7 @@ from kafka.protocol.consumer import OffsetCommitRequest
 from mm2.kafka.admin import Admin
 from mm2.kafka.admin.calls import COORDINATOR_MOVED
 from mm2.kafka.backoff import Backoff
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.consumer.classic_membership import ClassicMembership
 from mm2.kafka.consumer.fetching import Fetcher
 from mm2.kafka.consumer.membership import Assigned, ConsumerMembership, MemberIdentity, Topics

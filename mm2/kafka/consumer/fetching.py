@@ -17,12 +17,12 @@ from typing import Final
 import structlog
 
 from mm2.kafka.backoff import Backoff
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.consumer.records import ConsumerRecord
 from mm2.kafka.consumer.settings import ConsumerSettings
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure, failures_in
-from mm2.kafka.fetch_reader import FetchReader, FetchReaderLimits
+from mm2.kafka.readers.fetch_reader import FetchReader, FetchReaderLimits
 from mm2.kafka.records.batch import BatchView
 from mm2.kafka.records.record import Fields, decode_batch_as
 from mm2.kafka.records.visibility import VisibleBatches, end_of

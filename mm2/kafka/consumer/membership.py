@@ -17,11 +17,11 @@ from typing import Any, Final
 
 from kafka.protocol.metadata import MetadataRequest
 
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.consumer.settings import ConsumerSettings
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, ConnectFailure, KafkaFailure
-from mm2.kafka.member_thread import MemberThread, Retry
+from mm2.kafka.group.member_thread import MemberThread, Retry
 from mm2.kafka.structs import TopicInfo, TopicPartition
 
 #: How often to check for subscribed topics that do not exist.

@@ -22,7 +22,7 @@ from typing import Any, Final, NoReturn
 from kafka.protocol.api_message import ApiMessage
 
 from mm2.kafka.admin.calls import COORDINATOR_MOVED
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.consumer.membership import (
     LEAVE_TIMEOUT_S,
     Assigned,
@@ -34,7 +34,7 @@ from mm2.kafka.consumer.membership import (
 from mm2.kafka.consumer.settings import ConsumerSettings
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure, UnsupportedVersion
-from mm2.kafka.member_thread import Retry
+from mm2.kafka.group.member_thread import Retry
 from mm2.kafka.structs import TopicPartition, topic_id_text
 
 _SCHEMAS: Final = "mm2.kafka.schemas"

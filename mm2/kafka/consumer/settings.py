@@ -9,7 +9,7 @@ from typing import Final, Self
 
 from mm2.config.configdef import ConfigException
 from mm2.kafka.consumer.assignors import BUILT_IN, Assignor
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.kafka.structs import EARLIEST, LATEST
 
 _DURATION: Final = re.compile(

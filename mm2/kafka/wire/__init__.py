@@ -1,1 +1,1 @@
-"""Fetch and Produce encoding of the hot path, and a channel that transfers whole frames without copying them."""
+"""Requests of the hot path as bytes: Fetch, Produce, WriteTxnMarkers, Metadata."""

@@ -15,7 +15,7 @@ from mm2.mirror.client.freshness import Freshness, FreshnessWatch
 from mm2.mirror.client.mirror_client import MirrorClient
 from mm2.mirror.client.remote_cluster import RemoteClusterUtils
 from mm2.mirror.client.routes import replication_hops, route, upstream_clusters
-from mm2.mirror.formats import Checkpoint, Heartbeat, OffsetSync
+from mm2.mirror.common.formats import Checkpoint, Heartbeat, OffsetSync
 from mm2.mirror.policy import DefaultReplicationPolicy, IdentityReplicationPolicy, ReplicationPolicy
 
 __all__ = [

@@ -20,7 +20,7 @@ from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure
 from mm2.mirror.client.mirror_client import TIMEOUT_S, MirrorClient
 from mm2.mirror.client.routes import route
-from mm2.mirror.formats import FormatError, Heartbeat
+from mm2.mirror.common.formats import FormatError, Heartbeat
 
 log = structlog.get_logger(__name__)
 

@@ -14,17 +14,17 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Final, Self, overload
 
-from mm2.config.java_regex import JavaPattern
-from mm2.kafka.cluster import Cluster
+from mm2.config.definitions.java_regex import JavaPattern
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.errors import TimeoutFailure, value_of
-from mm2.kafka.reader import read_partition
+from mm2.kafka.readers.reader import read_partition
 from mm2.kafka.records.record import Record
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.kafka.structs import EARLIEST, LATEST, OffsetAndMetadata, TopicPartition
 from mm2.mirror.client.routes import replication_hops, upstream_clusters
-from mm2.mirror.clients import ClientKind, with_prefix
-from mm2.mirror.formats import Checkpoint, FormatError
-from mm2.mirror.plugins import admin_class, replication_policy
+from mm2.mirror.common.clients import ClientKind, with_prefix
+from mm2.mirror.common.formats import Checkpoint, FormatError
+from mm2.mirror.common.plugins import admin_class, replication_policy
 from mm2.mirror.policy import ReplicationPolicy
 
 TIMEOUT_S: Final = 30.0

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import overload
 
-from mm2.config.java_regex import JavaPattern
+from mm2.config.definitions.java_regex import JavaPattern
 from mm2.kafka.structs import OffsetAndMetadata, TopicPartition
 from mm2.mirror.client.mirror_client import TIMEOUT_S, MirrorClient
 

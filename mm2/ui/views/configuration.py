@@ -11,8 +11,8 @@ from nicegui import ui
 
 from mm2.config.origins import Level, Setting
 from mm2.observer.views import Snapshot
-from mm2.ui.listing import Listing, Query
-from mm2.ui.parts import Browser, Column, Element, Row
+from mm2.ui.elements.listing import Listing, Query
+from mm2.ui.elements.parts import Browser, Column, Element, Row
 from mm2.ui.source import Settings
 
 _PROCESS: Final = "process"

@@ -11,9 +11,9 @@ from mm2.connect.rest.access.control import Access
 from mm2.connect.rest.access.roles import Role
 from mm2.observer.traces import reason_of
 from mm2.observer.views import ConnectorView, FlowView, Snapshot
-from mm2.ui.actions import ACTIONS, PAUSE, RESTART, RESTART_TASK, RESUME, STOP, Action, Actions, Subject
-from mm2.ui.parts import Cell, Column, Confirmation, Element, Row, Table, within
-from mm2.ui.wording import worker_name
+from mm2.ui.elements.actions import ACTIONS, PAUSE, RESTART, RESTART_TASK, RESUME, STOP, Action, Actions, Subject
+from mm2.ui.elements.parts import Cell, Column, Confirmation, Element, Row, Table, within
+from mm2.ui.elements.wording import worker_name
 
 _TASKS: Final = (
     Column("Task", "head"),

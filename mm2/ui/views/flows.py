@@ -10,16 +10,16 @@ from nicegui import ui
 
 from mm2.copy.states import PartitionState
 from mm2.evidence import HEARTBEATS, RISK, Evidence, counted
+from mm2.observer.curves.history import QUANTILES, History, latency_name
+from mm2.observer.curves.long_term import Curves
 from mm2.observer.flow_state import looked_at
-from mm2.observer.history import QUANTILES, History, latency_name
-from mm2.observer.long_term import Curves
 from mm2.observer.traces import reason_of
 from mm2.observer.views import FlowState, FlowView, Snapshot
-from mm2.ui.charts import Curve, TimeChart, TimeRange
+from mm2.ui.elements.charts import Curve, TimeChart, TimeRange
+from mm2.ui.elements.parts import TONES, Element, rank_of, within
+from mm2.ui.elements.wording import UNKNOWN, at_least, count, rate, seconds, size
 from mm2.ui.heartbeats import BEAT_STEP_MS, Beat, FlowHeartbeats, Heartbeats, heartbeat_of
-from mm2.ui.parts import TONES, Element, rank_of, within
 from mm2.ui.source import PageData
-from mm2.ui.wording import UNKNOWN, at_least, count, rate, seconds, size
 
 _CURVES: Final = (Curve("50 %", 1, "solid", 2.4), Curve("95 %", 2, "dashed", 1.8), Curve("99 %", 3, "dotted", 1.8))
 _LATENCIES: Final = tuple(map(latency_name, QUANTILES))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from mm2.copy.segments import INTENDED, RESET
+from mm2.copy.progress.segments import INTENDED, RESET
 from mm2.evidence import NO_LOSS, NO_REASON, counted
 from mm2.observer.views import FlowView, PartitionView, Snapshot
-from mm2.ui.listing import Listing, Query, Shared
-from mm2.ui.parts import Browser, Cell, Column, Element, Row, Table, rank_of
-from mm2.ui.wording import count
+from mm2.ui.elements.listing import Listing, Query, Shared
+from mm2.ui.elements.parts import Browser, Cell, Column, Element, Row, Table, rank_of
+from mm2.ui.elements.wording import count
 
 Entry = tuple[str, PartitionView]
 

@@ -9,9 +9,9 @@ from mm2.evidence import CONTINUES, NO_GROUPS, TRANSLATED, counted
 from mm2.observer.groups import if_moved
 from mm2.observer.views import FlowView, GroupView, Snapshot
 from mm2.reasons import MoveCode
-from mm2.ui.listing import Listing, Query, Shared
-from mm2.ui.parts import Browser, Cell, Column, Element, Row
-from mm2.ui.wording import UNKNOWN, count
+from mm2.ui.elements.listing import Listing, Query, Shared
+from mm2.ui.elements.parts import Browser, Cell, Column, Element, Row
+from mm2.ui.elements.wording import UNKNOWN, count
 
 Entry = tuple[str, GroupView]
 _UNTRANSLATED: Final = "untranslated"

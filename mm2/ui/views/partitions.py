@@ -10,10 +10,10 @@ from mm2.copy.causes import CAUSES_SHOWN, Cause
 from mm2.copy.states import WELL, PartitionState
 from mm2.evidence import counted
 from mm2.observer.views import FlowView, PartitionView, Snapshot
-from mm2.ui.listing import Listing, Query, Shared
-from mm2.ui.meanings import MEANINGS, meaning_page
-from mm2.ui.parts import Browser, Cell, Column, Element, Row, Table, rank_of
-from mm2.ui.wording import UNKNOWN, at_least, count, moment, rate, seconds, size
+from mm2.ui.elements.listing import Listing, Query, Shared
+from mm2.ui.elements.meanings import MEANINGS, meaning_page
+from mm2.ui.elements.parts import Browser, Cell, Column, Element, Row, Table, rank_of
+from mm2.ui.elements.wording import UNKNOWN, at_least, count, moment, rate, seconds, size
 
 #: A flow's name and one of its partitions.
 Entry = tuple[str, PartitionView]

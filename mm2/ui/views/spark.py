@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from mm2.observer.views import LaneView, Snapshot
-from mm2.ui.parts import Cell, Column, Element, Row, Table, within
-from mm2.ui.wording import UNKNOWN, count, seconds
+from mm2.ui.elements.parts import Cell, Column, Element, Row, Table, within
+from mm2.ui.elements.wording import UNKNOWN, count, seconds
 
 _COLUMNS: Final = (
     Column("Lane", "head"),

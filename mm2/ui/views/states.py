@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from mm2.observer.views import Snapshot
-from mm2.ui.meanings import MEANINGS
-from mm2.ui.parts import Element, within
+from mm2.ui.elements.meanings import MEANINGS
+from mm2.ui.elements.parts import Element, within
 
 _RUNBOOKS: Final = "docs/how-to/runbooks"
 

@@ -16,12 +16,12 @@ from mm2.connect.rest.access.roles import Role
 from mm2.copy.states import PartitionState
 from mm2.evidence import CONFIGS_EQUAL, counted
 from mm2.kafka.errors import KafkaFailure
-from mm2.mirror.config_sync import ConfigDifference
-from mm2.observer.tones import Tone
-from mm2.observer.topics import TopicView, topic_view
+from mm2.mirror.topics.config_sync import ConfigDifference
+from mm2.observer.shown.tones import Tone
+from mm2.observer.shown.topics import TopicView, topic_view
 from mm2.observer.views import FlowView, PartitionView, Snapshot
 from mm2.reasons import PauseCode
-from mm2.ui.actions import (
+from mm2.ui.elements.actions import (
     LIMIT_TOPIC,
     PAUSE_TOPIC,
     RESUME_TOPIC,
@@ -30,13 +30,13 @@ from mm2.ui.actions import (
     Actions,
     TopicSubject,
 )
-from mm2.ui.charts import Curve, TimeChart, TimeRange
-from mm2.ui.listing import Query, page_of
-from mm2.ui.meanings import MEANINGS, meaning_page
-from mm2.ui.parts import PAGE_ROWS, TONES, Browser, Column, Confirmation, Element, Row, Table, within
+from mm2.ui.elements.charts import Curve, TimeChart, TimeRange
+from mm2.ui.elements.listing import Query, page_of
+from mm2.ui.elements.meanings import MEANINGS, meaning_page
+from mm2.ui.elements.parts import PAGE_ROWS, TONES, Browser, Column, Confirmation, Element, Row, Table, within
+from mm2.ui.elements.wording import UNKNOWN, at_least, bytes_of, count, rate, seconds, size
 from mm2.ui.source import PageData
 from mm2.ui.views import groups, partitions
-from mm2.ui.wording import UNKNOWN, at_least, bytes_of, count, rate, seconds, size
 
 _CONFIGS: Final = (
     Column("Property", "head name"),

@@ -8,15 +8,15 @@ from urllib.parse import urlencode
 
 from mm2.copy.states import HEALTHY, PartitionState
 from mm2.evidence import counted
-from mm2.observer.history import History
-from mm2.observer.topics import SEVERITY, TopicView, topic_views
+from mm2.observer.curves.history import History
+from mm2.observer.shown.topics import SEVERITY, TopicView, topic_views
 from mm2.observer.views import FlowView, Snapshot
-from mm2.ui.charts import sparkline
-from mm2.ui.listing import Listing, Query, Shared
-from mm2.ui.meanings import MEANINGS, meaning_page
-from mm2.ui.parts import Browser, Cell, Column, Element, Row
+from mm2.ui.elements.charts import sparkline
+from mm2.ui.elements.listing import Listing, Query, Shared
+from mm2.ui.elements.meanings import MEANINGS, meaning_page
+from mm2.ui.elements.parts import Browser, Cell, Column, Element, Row
+from mm2.ui.elements.wording import at_least, count, rate, seconds
 from mm2.ui.views.partitions import all_healthy
-from mm2.ui.wording import at_least, count, rate, seconds
 
 #: A flow's name and one of its topics.
 Entry = tuple[str, TopicView]

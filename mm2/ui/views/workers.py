@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from mm2.observer.views import Snapshot
-from mm2.ui.parts import Cell, Column, Element, Row, Table
-from mm2.ui.wording import count, moment, seconds, worker_name
+from mm2.ui.elements.parts import Cell, Column, Element, Row, Table
+from mm2.ui.elements.wording import count, moment, seconds, worker_name
 
 _COLUMNS: Final = (
     Column("Worker", "head"),

@@ -16,9 +16,9 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from mm2.copy.ledger import note_record
+from mm2.copy.progress.ledger import note_record
 from mm2.kafka.records.record import Record
-from mm2.mirror.promotions import Promotion, withdrawn
+from mm2.mirror.notes.promotions import Promotion, withdrawn
 from mm2.mirror.source_connector import MirrorSourceConnector
 from mm2.sandbox.kafka import LocalKafka, start_pair
 from tests.integration.mirror_flow import admin, create, flow_props, running, write

@@ -22,9 +22,9 @@ import pytest
 from confluent_kafka import Consumer, KafkaException
 
 from mm2.kafka.admin import Admin
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.kafka.structs import TopicPartition as Mm2TopicPartition
 from mm2.sandbox.kafka import LocalKafka, start_pair
 from tests.integration.copy_flow import create, producer_of, read_all

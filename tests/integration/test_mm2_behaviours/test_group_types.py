@@ -19,9 +19,9 @@ from confluent_kafka import TopicPartition as Where
 from confluent_kafka.admin import AdminClient
 
 from mm2.kafka.admin import Admin
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.errors import BrokerFailure
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.kafka.structs import OffsetAndMetadata, TopicPartition
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.asking import asked

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from mm2.copy.ledger import Ledger
+from mm2.copy.progress.ledger import Ledger
 from mm2.reasons import OffsetReasonCode
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.asking import asked

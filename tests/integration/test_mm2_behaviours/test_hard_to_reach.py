@@ -20,7 +20,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
-from mm2.kafka.assertion_settings import ALLOWED_URLS
+from mm2.kafka.settings.assertion_settings import ALLOWED_URLS
 from mm2.sandbox.kafka import LocalKafka, start_all, stop_all
 from tests.integration.copy_flow import admin_of, create
 from tests.integration.mirror_flow import commit, committed

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from mm2.connect.api import RetriableError
-from mm2.copy.ledger import entry_record
-from mm2.copy.session import LedgerEntry, Mark
-from mm2.mirror import provenance, source_connector
+from mm2.copy.progress.ledger import entry_record
+from mm2.copy.progress.session import LedgerEntry, Mark
+from mm2.mirror import source_connector
 from mm2.mirror.source_connector import MirrorSourceConnector
+from mm2.mirror.topics import provenance
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.mirror_flow import admin, create, flow_props, partitions_of, read_all, running, write
 from tests.integration.test_mm2_behaviours.admins import BlindAdmin

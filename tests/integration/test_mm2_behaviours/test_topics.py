@@ -10,7 +10,7 @@ from confluent_kafka.admin import NewPartitions
 
 from mm2.connect.api import RetriableError
 from mm2.mirror.checkpoint_connector import MirrorCheckpointConnector
-from mm2.mirror.connector import MirrorConnector
+from mm2.mirror.common.connector import MirrorConnector
 from mm2.mirror.heartbeat import MirrorHeartbeatConnector
 from mm2.mirror.source_connector import MirrorSourceConnector
 from mm2.sandbox.kafka import LocalKafka

@@ -18,8 +18,8 @@ from confluent_kafka.admin import ResourceType
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import TopicPartition
 from mm2.sandbox.kafka import LocalKafka
+from mm2.verify.comparing.findings import Explained
 from mm2.verify.driver import Verifier
-from mm2.verify.findings import Explained
 from mm2.verify.planning import Certainty, VerifyRequest
 from mm2.verify.report import PartitionReport, Verdict
 from mm2.verify.verification import Verification

@@ -1,6 +1,6 @@
 """Exit codes of mm2-health with a server of the standard library that responds like the process.
 
-tests/integration/test_image.py uses the process itself.
+tests/integration/deployment/test_image.py uses the process itself.
 """
 
 import json

@@ -14,12 +14,12 @@ import pytest
 import yaml
 
 from mm2.cli import mm2 as mm2_cli
-from mm2.cli import version
-from mm2.cli.flow import CommandError, pair_of
+from mm2.cli.common.flow import CommandError, pair_of
+from mm2.cli.common.output import is_wide
 from mm2.cli.mm2 import parser
-from mm2.cli.output import is_wide
+from mm2.cli.show import version
+from mm2.config.files.properties import load_properties
 from mm2.config.mirrormaker import MirrorMakerConfig
-from mm2.config.properties import load_properties
 from tests.integration.asking import asked
 
 SAMPLE = Path(__file__).parents[3] / "conf" / "connect-mirror-maker.properties"

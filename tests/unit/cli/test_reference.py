@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from mm2.cli.common.verbs import examples, examples_of
 from mm2.cli.mm2 import parser
 from mm2.cli.reference import reference
 from mm2.cli.reference import verbs as all_verbs
-from mm2.cli.verbs import examples, examples_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "commands.md"
 LEAVES = [(name, verb) for name, verb, _ in all_verbs() if verb.get_default("run") is not None]

@@ -12,23 +12,24 @@ from typing import Any, Final
 
 import pytest
 
-from mm2.cli import evidence as failover_output
-from mm2.cli import gaps, heartbeats, plan, statements, topics, verify
-from mm2.cli.flow import ConfiguredFlow
-from mm2.cli.tables import COLLAPSED_ABOVE
+from mm2.cli import statements
+from mm2.cli.common.flow import ConfiguredFlow
+from mm2.cli.common.tables import COLLAPSED_ABOVE
+from mm2.cli.failover import evidence as failover_output
+from mm2.cli.show import gaps, heartbeats, plan, topics, verify
 from mm2.config.mirrormaker import SourceAndTarget
-from mm2.copy.session import LedgerEntry, Mark
+from mm2.copy.progress.session import LedgerEntry, Mark
 from mm2.copy.states import PartitionState
 from mm2.evidence import READ, STATEMENTS, Evidence, Statement
 from mm2.failover.evidence import FailoverReport, PartitionEvidence
 from mm2.kafka.errors import BrokerFailure
 from mm2.metrics.flows import FLOW_METRICS
 from mm2.metrics.metric import Sheet
-from mm2.mirror.preview import Preview
-from mm2.observer.collector import SnapshotMetrics
+from mm2.mirror.plan.preview import Preview
 from mm2.observer.flow_state import FlowInputs, looked_at, summary_of
-from mm2.observer.shapes import flow_json
-from mm2.observer.topics import topic_view
+from mm2.observer.shown.collector import SnapshotMetrics
+from mm2.observer.shown.shapes import flow_json
+from mm2.observer.shown.topics import topic_view
 from mm2.observer.views import (
     CertificateView,
     ConnectorView,
@@ -52,8 +53,8 @@ from mm2.ui.views import topics as topics_page
 from mm2.verify.page import page as verify_page
 from mm2.verify.planning import Certainty
 from mm2.verify.report import PartitionReport, Verdict, VerifyReport
-from tests.unit.cli.test_groups import GROUP
-from tests.unit.cli.test_groups import run as run_groups
+from tests.unit.cli.show.test_groups import GROUP
+from tests.unit.cli.show.test_groups import run as run_groups
 
 ROOT: Final = Path(__file__).parents[3]
 DENIED: Final = BrokerFailure.of(29, subject="A.t")

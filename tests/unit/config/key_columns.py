@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from mm2.config.config_infos import shown
 from mm2.config.configdef import ConfigKey
+from mm2.config.definitions.config_infos import shown
 
 
 def rows(file: Path) -> list[dict[str, str]]:

@@ -21,7 +21,7 @@ from mm2.config.configdef import (
     one_of_any_case,
     subset_of,
 )
-from mm2.config.validators import (
+from mm2.config.definitions.validators import (
     PARTITIONS,
     REPLICATION_FACTOR,
     non_empty_without_control_characters,

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from mm2.config.configdef import ConfigDef
-from mm2.config.connector_keys import (
+from mm2.config.definitions.values import ConfigType
+from mm2.config.keys.connector_keys import (
     ISOLATION_KEY,
     SINK_CONNECTOR_CONFIG,
     SOURCE_CONNECTOR_CONFIG,
     source_connector_config,
 )
-from mm2.config.values import ConfigType
-from mm2.config.worker_keys import DISTRIBUTED_CONFIG, STANDALONE_CONFIG
+from mm2.config.keys.worker_keys import DISTRIBUTED_CONFIG, STANDALONE_CONFIG
 from tests.unit.config.key_columns import columns, rows
 
 HERE = Path(__file__).parent

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from mm2.config.client_keys import ADMIN_CONFIG, CLIENT_KEYS, CONSUMER_CONFIG, PRODUCER_CONFIG
 from mm2.config.configdef import ConfigDef, ConfigException, Type, show
-from mm2.config.connector_keys import (
+from mm2.config.keys.client_keys import ADMIN_CONFIG, CLIENT_KEYS, CONSUMER_CONFIG, PRODUCER_CONFIG
+from mm2.config.keys.connector_keys import (
     CONNECTOR_CONFIG,
     SINK_CONNECTOR_CONFIG,
     SOURCE_CONNECTOR_CONFIG,
     check_sink_topics,
     source_connector_config,
 )
-from mm2.config.mirror_keys import (
+from mm2.config.keys.mirror_keys import (
     CONNECTOR_KEYS,
     MIRROR_CHECKPOINT_CONFIG,
     MIRROR_CHECKPOINT_TASK_CONFIG,
@@ -30,9 +30,9 @@ from mm2.config.mirror_keys import (
     OWN_CONFIG,
     topic_throttles,
 )
+from mm2.config.keys.rest_keys import CARDINALITY_KEY, OIDC_CONFIG, PROMETHEUS_CONFIG, REST_LIMITS_CONFIG, STRANGERS_KEY
+from mm2.config.keys.worker_keys import DISTRIBUTED_CONFIG, WorkerConfig, parse_response_headers
 from mm2.config.mirrormaker import TOP_CONFIG
-from mm2.config.rest_keys import CARDINALITY_KEY, OIDC_CONFIG, PROMETHEUS_CONFIG, REST_LIMITS_CONFIG, STRANGERS_KEY
-from mm2.config.worker_keys import DISTRIBUTED_CONFIG, WorkerConfig, parse_response_headers
 
 DEFINITIONS = {
     "ConsumerConfig": CONSUMER_CONFIG,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mm2.config.key_effects import Effect, key_effects
+from mm2.config.keys.key_effects import Effect, key_effects
 from tests.unit.config.key_tests import exists, key_tests
 
 EFFECTIVE = [(row.place, row.key) for row in key_effects() if row.effect in {Effect.HONOURED, Effect.PARTLY}]

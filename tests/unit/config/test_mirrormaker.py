@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mm2.config.configdef import ConfigException
-from mm2.config.mirror_keys import CHECKPOINT_CONNECTOR, CONNECTOR_CLASSES, HEARTBEAT_CONNECTOR, SOURCE_CONNECTOR
+from mm2.config.keys.mirror_keys import CHECKPOINT_CONNECTOR, CONNECTOR_CLASSES, HEARTBEAT_CONNECTOR, SOURCE_CONNECTOR
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 
 if TYPE_CHECKING:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mm2.config.mirror_keys import CONNECTOR_CLASSES
+from mm2.config.files.properties import parse_properties, property_lines
+from mm2.config.keys.mirror_keys import CONNECTOR_CLASSES
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.config.origins import (
     PROCESS,
@@ -17,7 +18,6 @@ from mm2.config.origins import (
     process_settings,
     unread,
 )
-from mm2.config.properties import parse_properties, property_lines
 
 A_TO_B = SourceAndTarget("A", "B")
 FILE = """\

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from mm2.config.client_keys import ROLE_CONFIGS
-from mm2.config.connector_keys import SINK_CONNECTOR_CONFIG, SOURCE_CONNECTOR_CONFIG
-from mm2.config.mirror_keys import CONNECTOR_CONFIGS, OWN_CONFIG, THROTTLE_KEY
+from mm2.config.keys.client_keys import ROLE_CONFIGS
+from mm2.config.keys.connector_keys import SINK_CONNECTOR_CONFIG, SOURCE_CONNECTOR_CONFIG
+from mm2.config.keys.mirror_keys import CONNECTOR_CONFIGS, OWN_CONFIG, THROTTLE_KEY
+from mm2.config.keys.worker_keys import DISTRIBUTED_CONFIG, STANDALONE_CONFIG
 from mm2.config.mirrormaker import TOP_CONFIG
 from mm2.config.reference import OURS, page, sections
-from mm2.config.worker_keys import DISTRIBUTED_CONFIG, STANDALONE_CONFIG
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "configuration.md"
 DEFINITIONS = (

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mm2.config.mirror_keys import CONNECTOR_KEYS
+from mm2.config.keys.mirror_keys import CONNECTOR_KEYS
 from mm2.config.mirrormaker import TOP_CONFIG, MirrorMakerConfig
 
 HEARTBEATS_OFF = {"emit.heartbeats.enabled": "false", "A->B.enabled": "true"}

@@ -19,9 +19,9 @@ from mm2.connect.stores.config_state import ConnectorTaskId, TargetState
 from mm2.connect.stores.internal_topic import InternalTopic
 from mm2.connect.stores.kafka_offset_store import KafkaOffsetStore
 from mm2.connect.stores.offset_store import ConnectorOffsetReader
-from mm2.kafka.cluster import Cluster
-from mm2.kafka.producer import Producer
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.client.cluster import Cluster
+from mm2.kafka.producer.producer import Producer
+from mm2.kafka.settings.client_settings import ClientSettings
 
 TASK = ConnectorTaskId("c", 0)
 

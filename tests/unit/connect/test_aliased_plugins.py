@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mm2.config.connector_keys import SOURCE_CONNECTOR_CONFIG
+from mm2.config.keys.connector_keys import SOURCE_CONNECTOR_CONFIG
 from mm2.connect.herder.validation import with_aliased_plugins
 from mm2.connect.plugins import Plugins, PluginType
 from tests.unit.config.key_columns import columns, rows

@@ -1,4 +1,4 @@
-"""Golden bytes were written by Kafka 4.3.0; thousands more are compared in tests/integration/test_connect_java_classes.py."""
+"""Golden bytes were written by Kafka 4.3.0; thousands more are compared in tests/integration/connect/test_connect_java_classes.py."""
 
 import base64
 import datetime as dt

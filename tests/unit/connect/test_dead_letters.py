@@ -17,7 +17,7 @@ from mm2.connect.runtime.tasks.sink import WorkerSinkTask
 from mm2.connect.runtime.tolerance import ProcessingContext, ProcessingStage
 from mm2.connect.stores.config_state import ConnectorTaskId, TargetState
 from mm2.connect.transforms import CastValue
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.consumer.records import ConsumerRecord
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import TopicPartition

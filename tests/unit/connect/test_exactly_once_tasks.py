@@ -15,9 +15,9 @@ from mm2.connect.runtime.sending import OnSent, RecordSender
 from mm2.connect.runtime.tasks.exactly_once import ExactlyOnceWorkerSourceTask
 from mm2.connect.stores.config_state import TargetState
 from mm2.kafka.errors import KafkaFailure, TimeoutFailure
-from mm2.kafka.producer import RecordMetadata
+from mm2.kafka.producer.producer import RecordMetadata
+from mm2.kafka.producer.transactions import TransactionalProducer
 from mm2.kafka.records.record import Record
-from mm2.kafka.transactions import TransactionalProducer
 from tests.support.waiting import wait_until
 from tests.unit.connect.task_parts import RecordingListener, equipment, source_setup
 

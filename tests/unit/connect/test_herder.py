@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 import structlog
 
-from mm2.config.worker_keys import WorkerConfig
+from mm2.config.keys.worker_keys import WorkerConfig
 from mm2.connect.api import ConnectError
 from mm2.connect.errors import BadRequest, Busy, NotFound, NotLeader
 from mm2.connect.group.protocol import CONFIG_MISMATCH, NO_ERROR, URL_NOT_USED, WorkerAssignment
 from mm2.connect.herder import base as base_module
-from mm2.connect.herder import config_view as view_module
-from mm2.connect.herder import fencing as fencing_module
 from mm2.connect.herder import request_queue as requests_module
 from mm2.connect.herder.answers import ConnectorInfo, ConnectorOffsets, ConnectorType
 from mm2.connect.herder.distributed import DistributedHerder
 from mm2.connect.herder.interface import timed_out
 from mm2.connect.herder.internal_requests import RequestRefused
 from mm2.connect.herder.request_queue import StagedFuture
+from mm2.connect.herder.steps import config_view as view_module
+from mm2.connect.herder.steps import fencing as fencing_module
 from mm2.connect.node import Node
 from mm2.connect.plugins import Plugins
 from mm2.connect.request_signing import SessionKey

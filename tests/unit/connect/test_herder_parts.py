@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mm2.codec import encode
-from mm2.config.worker_keys import WorkerConfig
+from mm2.config.keys.worker_keys import WorkerConfig
 from mm2.connect import request_signing
 from mm2.connect.api import ConnectError
 from mm2.connect.errors import BadRequest, Forbidden, MalformedBody, NotReady
@@ -25,12 +25,12 @@ from mm2.connect.herder.answers import (
     TaskStateInfo,
     WorkState,
 )
-from mm2.connect.herder.config_changes import PendingChanges
 from mm2.connect.herder.connector_offsets import parse_sink_offsets
 from mm2.connect.herder.internal_requests import SessionKeys
 from mm2.connect.herder.lifecycle import restart_plan
 from mm2.connect.herder.reconfiguration import TaskReconfiguration, backoff_s, changed
 from mm2.connect.herder.request_queue import NEVER, RequestQueue, StagedFuture, StageTracker, Steps, run_apart
+from mm2.connect.herder.steps.config_changes import PendingChanges
 from mm2.connect.request_signing import RequestSignature, SessionKey
 from mm2.connect.runtime.worker import TooManyTasks
 from mm2.connect.stores.config_state import ClusterConfigState, ConnectorTaskId, Props, RestartRequest, TargetState

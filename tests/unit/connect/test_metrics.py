@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mm2.config.worker_keys import StandaloneConfig
+from mm2.config.keys.worker_keys import StandaloneConfig
 from mm2.connect.herder.lifecycle import StatusReports
 from mm2.connect.metrics import ConnectMetrics, ObservedWorker
 from mm2.connect.node import StandaloneNode

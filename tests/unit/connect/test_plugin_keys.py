@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mm2.config.configdef import ConfigValue
-from mm2.config.connector_keys import SOURCE_CONNECTOR_CONFIG
+from mm2.config.keys.connector_keys import SOURCE_CONNECTOR_CONFIG
 from mm2.connect.herder.plugin_infos import with_plugins
 from mm2.connect.plugins import Plugins
 

@@ -40,7 +40,7 @@ from mm2.connect.plugins import Plugins
 from mm2.connect.plugins.process.values import Decoding, Encoding
 from mm2.connect.runtime.tasks.sink_records import InternalSinkRecord
 from mm2.kafka.consumer.records import ConsumerRecord
-from mm2.kafka.producer import RecordMetadata
+from mm2.kafka.producer.producer import RecordMetadata
 from tests.support.waiting import wait_until
 from tests.unit.connect.plugin_folders import entry_points, write_files
 

@@ -15,9 +15,9 @@ from mm2.connect.stores.config_state import ConnectorTaskId
 from mm2.connect.stores.internal_topic import InternalTopic
 from mm2.connect.stores.kafka_status_store import KafkaStatusStore
 from mm2.connect.stores.status_store import MemoryStatusStore, State, Status, StatusEntry, StatusFold, TopicStatus
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.errors import TimeoutFailure
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.settings.client_settings import ClientSettings
 
 TASK = ConnectorTaskId("a-b", 0)
 

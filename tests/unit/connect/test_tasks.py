@@ -14,7 +14,7 @@ from mm2.connect.runtime.sending import Outgoing, Sent, size_of
 from mm2.connect.runtime.tasks.source import OwnershipGuard, WorkerSourceTask
 from mm2.connect.runtime.tasks.submitted import Submitted
 from mm2.connect.runtime.tolerance import Tolerance
-from mm2.kafka.producer import RecordMetadata, Written
+from mm2.kafka.producer.producer import RecordMetadata, Written
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import TopicPartition
 from tests.unit.connect.task_parts import RecordingListener, equipment, source_setup

@@ -1,4 +1,4 @@
-"""Corner cases one by one; thousands more are compared with Java in tests/integration/test_connect_java_classes.py."""
+"""Corner cases one by one; thousands more are compared with Java in tests/integration/connect/test_connect_java_classes.py."""
 
 import datetime as dt
 from typing import Any

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
+from mm2.config.keys.worker_keys import WorkerConfig
 from mm2.config.providers import ConfigTransformerResult
-from mm2.config.worker_keys import WorkerConfig
 from mm2.connect.api import ConnectError, DataError
 from mm2.connect.errors import BadRequest, Forbidden
 from mm2.connect.herder.internal_requests import SessionKeys
@@ -24,10 +24,10 @@ from mm2.connect.runtime.tasks.source import WorkerSourceTask
 from mm2.connect.runtime.worker import Worker
 from mm2.connect.stores.config_state import ConnectorTaskId, Props, TargetState
 from mm2.connect.stores.offset_store import FileOffsetStore
+from tests.unit.connect.herder.test_internal_requests import Leader, leader
 from tests.unit.connect.plugin_folders import write_files
 from tests.unit.connect.task_parts import RecordingListener
 from tests.unit.connect.test_herder import herder
-from tests.unit.connect.test_internal_requests import Leader, leader
 
 BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
 JSON = "org.apache.kafka.connect.json.JsonConverter"

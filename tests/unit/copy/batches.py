@@ -8,12 +8,12 @@ from typing import Any
 
 from crc32c import crc32c
 
-from mm2.copy.executor.cursor import Cursor
-from mm2.copy.executor.outbox import Outbox, OutgoingBatch
+from mm2.copy.executor.partition.cursor import Cursor
+from mm2.copy.executor.partition.outbox import Outbox, OutgoingBatch
+from mm2.copy.executor.partition.window import SourceRange
 from mm2.copy.executor.reports import progress_of
-from mm2.copy.executor.target_progress import FoundBatch
-from mm2.copy.executor.window import SourceRange
-from mm2.copy.session import Mark
+from mm2.copy.progress.session import Mark
+from mm2.copy.progress.target_progress import FoundBatch
 from mm2.copy.spec import PartitionSpec
 from mm2.copy.states import PartitionState
 from mm2.copy.tally import Tally

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mm2.copy.executor import changes
-from mm2.copy.executor.changes import Attempts, ChangeDelayed, ChangeFailed, Changer, DroppedRange, Passing, dropped_in
-from mm2.copy.executor.target_progress import fingerprint
-from mm2.copy.segments import Gap, Segment
-from mm2.copy.session import Mark
+from mm2.copy import changes
+from mm2.copy.changes import Attempts, ChangeDelayed, ChangeFailed, Changer, DroppedRange, Passing, dropped_in
+from mm2.copy.progress.segments import Gap, Segment
+from mm2.copy.progress.session import Mark
+from mm2.copy.progress.target_progress import fingerprint
 from mm2.copy.spec import PartitionSpec
 from mm2.copy.states import PartitionState
 from mm2.copy.tally import PASSTHROUGH

@@ -11,24 +11,23 @@ from typing import Any, cast
 
 import pytest
 
-import tests.unit.copy.test_sink as sinks
+import tests.unit.copy.executor.producing.test_sink as sinks
 from mm2.codec import decode
-from mm2.config.worker_keys import WorkerConfig
+from mm2.config.keys.worker_keys import WorkerConfig
 from mm2.connect import node
 from mm2.connect.node import Node
 from mm2.connect.plugins import Plugins
-from mm2.copy.executor.brokers import BrokerAddress
-from mm2.copy.executor.commits import TransactionCommits
+from mm2.copy.executor.clusters.brokers import BrokerAddress
+from mm2.copy.executor.commit.commits import TransactionCommits
+from mm2.copy.executor.commit.transaction import TaskTransactions
 from mm2.copy.executor.copier import Copier
-from mm2.copy.executor.cursor import FormerLog
-from mm2.copy.executor.fetch_states import PartitionFetchState
-from mm2.copy.executor.losses import Losses
-from mm2.copy.executor.outbox import Outbox, OutboxState
+from mm2.copy.executor.fetching.fetch_states import PartitionFetchState
+from mm2.copy.executor.partition.cursor import FormerLog
+from mm2.copy.executor.partition.outbox import Outbox, OutboxState
 from mm2.copy.executor.partition_events import PartitionEvents
-from mm2.copy.executor.target_progress import FoundBatch
-from mm2.copy.executor.transaction import TaskTransactions
-from mm2.copy.ledger import Ledger, entry_record
-from mm2.copy.session import (
+from mm2.copy.executor.sessions.losses import Losses
+from mm2.copy.progress.ledger import Ledger, entry_record
+from mm2.copy.progress.session import (
     FormerTopic,
     Lease,
     LedgerEntry,
@@ -39,20 +38,21 @@ from mm2.copy.session import (
     SourceState,
     Start,
 )
+from mm2.copy.progress.target_progress import FoundBatch
 from mm2.copy.spec import Assignment, TransactionsSpec
 from mm2.copy.states import PartitionState
 from mm2.copy.tally import Tally
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
-from mm2.kafka.log import KafkaBasedLog
+from mm2.kafka.readers.log import KafkaBasedLog
 from mm2.kafka.records.batch import TRANSACTIONAL
 from mm2.kafka.records.record import Record, encode_batch
 from mm2.kafka.records.visibility import VisibleBatches
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
 from mm2.kafka.wire.fetch import Fetched
 from tests.support.waiting import wait_until_async
-from tests.unit.copy import test_losses as losses_bench
-from tests.unit.copy import test_opening as opening_bench
 from tests.unit.copy.batches import TP, Bench, batch
+from tests.unit.copy.executor.sessions import test_losses as losses_bench
+from tests.unit.copy.executor.sessions import test_opening as opening_bench
 
 EXACTLY_ONCE = TransactionsSpec("id")
 INVALID_TXN_STATE = 48
@@ -574,7 +574,7 @@ def test_no_second_transaction_follows_one_that_takes_longer_than_the_stop() -> 
 
 def test_nothing_is_sent_between_the_positions_and_the_end_of_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     """A refused batch is offered again after a while, but not in a transaction whose positions do not count it."""
-    monkeypatch.setattr("mm2.copy.executor.produce_outcomes._REFUSED_RETRY_S", 0.02)
+    monkeypatch.setattr("mm2.copy.executor.producing.produce_outcomes._REFUSED_RETRY_S", 0.02)
     order: list[str] = []
 
     async def scenario(scene: sinks.Scene) -> None:

@@ -11,16 +11,16 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
-from mm2.copy.executor import preserved_starts
-from mm2.copy.executor.changes import ChangeDelayed, Changer, Passing
-from mm2.copy.executor.gap_queue import FILLED_AT_ONCE, GapQueue
-from mm2.copy.executor.outbox import Outbox, OutgoingBatch
-from mm2.copy.executor.outgoing_records import CopiedRange
-from mm2.copy.executor.preserved_starts import PartitionEnds, PreservedStart, Wanted, start_at
-from mm2.copy.executor.target_progress import records_at
-from mm2.copy.executor.window import SourceRange, runs
+from mm2.copy.changes import ChangeDelayed, Changer, Passing
+from mm2.copy.executor.partition.gap_queue import FILLED_AT_ONCE, GapQueue
+from mm2.copy.executor.partition.outbox import Outbox, OutgoingBatch
+from mm2.copy.executor.partition.outgoing_records import CopiedRange
+from mm2.copy.executor.partition.window import SourceRange, runs
+from mm2.copy.executor.sessions import preserved_starts
+from mm2.copy.executor.sessions.preserved_starts import PartitionEnds, PreservedStart, Wanted, start_at
 from mm2.copy.markers import FIRST_PRODUCER_ID, SPAN, Marker, is_ours, marker_at, next_generation
-from mm2.copy.session import Mark
+from mm2.copy.progress.session import Mark
+from mm2.copy.progress.target_progress import records_at
 from mm2.copy.states import PartitionState
 from mm2.kafka.records.batch import read_header
 from mm2.kafka.records.record import Record, encode_batch

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from mm2.copy.executor.outbox import MAX_IN_FLIGHT, Outbox, OutboxState, OutgoingBatch, SharedPartition, outgoing_of
+from mm2.copy.executor.partition.outbox import (
+    MAX_IN_FLIGHT,
+    Outbox,
+    OutboxState,
+    OutgoingBatch,
+    SharedPartition,
+    outgoing_of,
+)
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
 

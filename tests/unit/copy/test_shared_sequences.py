@@ -11,14 +11,14 @@ from typing import Any, cast
 import pytest
 
 from mm2.codec import decode
-from mm2.copy.executor.losses import Losses
-from mm2.copy.executor.outbox import OutgoingBatch
-from mm2.copy.executor.outgoing_records import CopiedRange
-from mm2.copy.executor.target_progress import FoundBatch, RevivedSession, TargetProgress
-from mm2.copy.session import UNBOUNDED, EndedSession, LedgerEntry, Mark, Session, Start
+from mm2.copy.executor.partition.outbox import OutgoingBatch
+from mm2.copy.executor.partition.outgoing_records import CopiedRange
+from mm2.copy.executor.sessions.losses import Losses
+from mm2.copy.progress.session import UNBOUNDED, EndedSession, LedgerEntry, Mark, Session, Start
+from mm2.copy.progress.target_progress import FoundBatch, RevivedSession, TargetProgress
 from mm2.kafka.structs import ProducerIdentity
 from tests.unit.copy.batches import TP, Bench, batch, holed, marker, of_epoch
-from tests.unit.copy.test_opening import (
+from tests.unit.copy.executor.sessions.test_opening import (
     ENTRY,
     PRESERVED,
     SESSION,

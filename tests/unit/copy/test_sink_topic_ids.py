@@ -8,17 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from mm2.copy.executor.brokers import BrokerAddress
-from mm2.copy.executor.outbox import outgoing_of
-from mm2.copy.executor.sink import Sink
+from mm2.copy.executor.clusters.brokers import BrokerAddress
+from mm2.copy.executor.partition.outbox import outgoing_of
+from mm2.copy.executor.producing.sink import Sink
 from mm2.copy.states import PartitionState, state_of
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.channel import BufferPool
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, DisconnectedFailure, KafkaFailure
 from mm2.kafka.records.record import Record
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.kafka.structs import Metadata, PartitionInfo, TopicInfo, TopicPartition, topic_id_bytes
-from mm2.kafka.wire.channel import BufferPool
 
 SETTINGS = ClientSettings.from_props({"bootstrap.servers": "localhost:1"}, client_id="c")
 TP = TopicPartition("t", 0)
@@ -57,8 +57,8 @@ class Scene:
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mm2.copy.executor.topic_ids.CONFIRM_AFTER_S", 0.01)
-    monkeypatch.setattr("mm2.copy.executor.sink._SETTLE_RETRY_S", 0.02)
+    monkeypatch.setattr("mm2.copy.executor.clusters.topic_ids.CONFIRM_AFTER_S", 0.01)
+    monkeypatch.setattr("mm2.copy.executor.producing.sink._SETTLE_RETRY_S", 0.02)
 
 
 def play(scenario: Callable[[Scene], Awaitable[None]]) -> None:

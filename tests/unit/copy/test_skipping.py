@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mm2.copy.executor.target_progress import FoundBatch, fingerprint
-from mm2.copy.segments import Gap, Segment
-from mm2.copy.session import Mark
+from mm2.copy.progress.segments import Gap, Segment
+from mm2.copy.progress.session import Mark
+from mm2.copy.progress.target_progress import FoundBatch, fingerprint
 from mm2.kafka.records.batch import TRANSACTIONAL
 from mm2.kafka.records.record import Record, decode_batch, encode_batch
 from tests.unit.copy.batches import Bench, batch, holed, marker, of_epoch, record, spoiled, view_of

@@ -6,7 +6,7 @@ import json
 from mm2.codec import decode, encode
 from mm2.copy.driver.engine import _lane_partitions, _sum_gaps
 from mm2.copy.spec import ChangesSpec, CopySpec, PartitionProgress, PartitionSpec, SyncsSpec, TransactionsSpec
-from mm2.kafka.settings import ClientSettings
+from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
 
 PLAIN = ClientSettings.from_props({"bootstrap.servers": "a:1,b:2"}, client_id="c")

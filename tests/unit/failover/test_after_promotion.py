@@ -10,8 +10,8 @@ import pytest
 
 from mm2.cli import mm2 as program
 from mm2.config.mirrormaker import SourceAndTarget
-from mm2.copy.ledger import Ledger, entry_record
-from mm2.copy.session import LedgerEntry, Mark, PartitionCondition
+from mm2.copy.progress.ledger import Ledger, entry_record
+from mm2.copy.progress.session import LedgerEntry, Mark, PartitionCondition
 from mm2.copy.states import PartitionState
 from mm2.failover import copy_control, failback, failover, promote
 from mm2.failover.copy_control import stop_copying
@@ -19,11 +19,11 @@ from mm2.failover.evidence import PartitionEvidence, RecordCount
 from mm2.failover.failover import FailoverOptions
 from mm2.failover.groups import Choice
 from mm2.failover.leaving import Before
-from mm2.failover.uncopied import Uncopied
+from mm2.failover.records.uncopied import Uncopied
 from mm2.kafka.errors import TimeoutFailure
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import TopicPartition
-from mm2.mirror.promotions import Promotion
+from mm2.mirror.notes.promotions import Promotion
 
 ONE = PartitionEvidence("t", 0, "A.t", 90, 90, 90)
 BEFORE = Before([TopicPartition("t", 0)], [ONE], Uncopied())

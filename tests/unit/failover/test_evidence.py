@@ -7,8 +7,8 @@ import io
 
 import pytest
 
-from mm2.cli.evidence import write_report
-from mm2.cli.tables import COLLAPSED_ABOVE, MOST_ROWS
+from mm2.cli.common.tables import COLLAPSED_ABOVE, MOST_ROWS
+from mm2.cli.failover.evidence import write_report
 from mm2.failover.evidence import (
     FailoverReport,
     FoundBy,

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from mm2.config.mirrormaker import SourceAndTarget
-from mm2.copy.ledger import Ledger
+from mm2.copy.progress.ledger import Ledger
 from mm2.failover import failback as module
 from mm2.failover.evidence import PartitionEvidence
 from mm2.failover.failback import FailbackOptions, check_reverse_names, failback
 from mm2.failover.groups import Choice
+from mm2.failover.records.uncopied import Uncopied
 from mm2.failover.sides import FlowConfig, Refused, Sides
-from mm2.failover.uncopied import Uncopied
 from mm2.kafka.structs import TopicPartition
-from mm2.mirror.promotions import Promotion
-from mm2.mirror.way_back import WayBack
+from mm2.mirror.notes.promotions import Promotion
+from mm2.mirror.plan.way_back import WayBack
 
 
 def flow(source: str, target: str, regex: str = "") -> FlowConfig:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from mm2.copy.ledger import Ledger, chunk_record, entry_record
-from mm2.copy.segments import Segment, SegmentChunk
-from mm2.copy.session import LedgerEntry, Mark
+from mm2.copy.progress.ledger import Ledger, chunk_record, entry_record
+from mm2.copy.progress.segments import Segment, SegmentChunk
+from mm2.copy.progress.session import LedgerEntry, Mark
 from mm2.failover.evidence import FoundBy, GroupEvidence, Outcome
 from mm2.failover.groups import CHECKPOINT, SOURCE, Choice, Groups
 from mm2.kafka.errors import BrokerFailure, KafkaFailure, TimeoutFailure
@@ -22,10 +22,10 @@ from mm2.kafka.structs import (
     TopicInfo,
     TopicPartition,
 )
-from mm2.mirror.formats import Checkpoint, OffsetSync
-from mm2.mirror.offset_sync_store import OffsetSyncStore
+from mm2.mirror.common.formats import Checkpoint, OffsetSync
+from mm2.mirror.groups.offset_sync_store import OffsetSyncStore
+from mm2.mirror.groups.translator import Translated, Translator
 from mm2.mirror.policy import DefaultReplicationPolicy
-from mm2.mirror.translator import Translated, Translator
 
 P0 = TopicPartition("t", 0)
 EMPTY = GroupDescription("g", "consumer", "", "Empty", "", ())

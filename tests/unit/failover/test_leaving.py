@@ -7,15 +7,15 @@ from typing import Any, cast
 
 import pytest
 
-from mm2.config.java_regex import compile_java
+from mm2.config.definitions.java_regex import compile_java
 from mm2.config.mirrormaker import SourceAndTarget
-from mm2.copy.ledger import Ledger, entry_record, note_record
-from mm2.copy.session import LedgerEntry, Mark
+from mm2.copy.progress.ledger import Ledger, entry_record, note_record
+from mm2.copy.progress.session import LedgerEntry, Mark
 from mm2.failover.evidence import PartitionEvidence
 from mm2.failover.groups import Choice
 from mm2.failover.leaving import Before, reason_to_confirm, refuse_rejected, refuse_uncopied, rejection_error
+from mm2.failover.records.uncopied import Uncopied
 from mm2.failover.sides import Refused, Sides, is_rejection
-from mm2.failover.uncopied import Uncopied
 from mm2.kafka.errors import (
     AuthenticationFailure,
     BrokerFailure,
@@ -25,7 +25,7 @@ from mm2.kafka.errors import (
     TimeoutFailure,
     TlsFailure,
 )
-from mm2.mirror.source_answers import SOURCE_NOTE
+from mm2.mirror.notes.source_answers import SOURCE_NOTE
 
 PAIR = SourceAndTarget("A", "B")
 

@@ -12,8 +12,8 @@ from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, TimeoutFailure
 from mm2.kafka.structs import GroupDescription, PartitionInfo, TopicInfo
 from mm2.mirror.checkpoint_task import ASSIGNED_GROUPS_KEY, encode_groups
-from mm2.mirror.clients import MirrorClients, Side
-from mm2.mirror.group_offsets import ASSIGNED_SHARE_GROUPS_KEY
+from mm2.mirror.common.clients import MirrorClients, Side
+from mm2.mirror.groups.group_offsets import ASSIGNED_SHARE_GROUPS_KEY
 
 
 def test_the_types_of_groups_are_those_of_the_checkpoint_tasks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.failover.sides import FlowConfig
-from mm2.mirror.way_back import WayBack, way_back
+from mm2.mirror.plan.way_back import WayBack, way_back
 from mm2.reasons import WayBackCode
 
 PAIR = SourceAndTarget("A", "B")

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from mm2.kafka.connection import Connection
+from mm2.kafka.client.connection import Connection
+from mm2.kafka.client.stream import Buffer, Stream
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure, RefusedFailure
 from mm2.kafka.records.batch import BatchView, iter_batches
 from mm2.kafka.records.visibility import last_offset
-from mm2.kafka.settings import ClientSettings
-from mm2.kafka.stream import Buffer, Stream
+from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.kafka.structs import EARLIEST, Metadata, PartitionInfo, TopicInfo, TopicPartition
 from mm2.kafka.wire import fetch
 from tests.simulation.protocol import FetchCall, Share, fetch_answer, fetch_call, head_of

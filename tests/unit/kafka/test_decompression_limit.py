@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from mm2.kafka.errors import BatchOverLimit, CorruptBatch
-from mm2.kafka.key_values import collect
+from mm2.kafka.readers.key_values import collect
 from mm2.kafka.records.batch import BatchView, iter_batches
 from mm2.kafka.records.codec import CODECS, codec_of, decompress
 from mm2.kafka.records.legacy import read_message_set
@@ -29,12 +29,12 @@ _DECODING: Final = ("decode", "rewrite", "split", "collect", "verify")
 _CHILD: Final = """
 import resource, sys
 from mm2.kafka.errors import KafkaFailure
-from mm2.kafka.key_values import collect
+from mm2.kafka.readers.key_values import collect
 from mm2.kafka.records.batch import iter_batches
 from mm2.kafka.records.legacy import read_message_set
 from mm2.kafka.records.merge import coalesce
 from mm2.kafka.records.record import decode_batch, rewrite, split
-from mm2.verify.records import Block
+from mm2.verify.comparing.records import Block
 
 paths = {
     "decode": lambda: decode_batch(views[0]),

@@ -7,17 +7,17 @@ from typing import cast
 
 import pytest
 
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.channel import BufferPool
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import KafkaFailure
-from mm2.kafka.fetch_reader import FetchReader
+from mm2.kafka.readers.fetch_reader import FetchReader
 from mm2.kafka.structs import TopicPartition
-from mm2.kafka.wire.channel import BufferPool
 from mm2.kafka.wire.fetch import Fetched
 from mm2.verify.pace import RateLimit
 from mm2.verify.reading import RangeReader
 from tests.unit.kafka.fetch_cluster import FetchCluster, codes
-from tests.unit.kafka.test_fetch_reader import LIMITS, T0, T1, batch, receive_all
+from tests.unit.kafka.readers.test_fetch_reader import LIMITS, T0, T1, batch, receive_all
 
 
 def in_rack(**settings: str) -> FetchCluster:

@@ -8,10 +8,10 @@ import time
 import pytest
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
-from mm2.kafka.connection import Connection
+from mm2.kafka.client.connection import Connection
+from mm2.kafka.client.stream import Stream
 from mm2.kafka.errors import TimeoutFailure
-from mm2.kafka.settings import ClientSettings
-from mm2.kafka.stream import Stream
+from mm2.kafka.settings.client_settings import ClientSettings
 
 PROPS = {
     "bootstrap.servers": "h:1",

@@ -1,7 +1,7 @@
 """Record batches compared with kafka-python's own encoder and decoder, in both directions.
 
 Its codecs other than gzip need packages that we do not have; those three are compared with independent clients on real
-brokers (tests/integration/test_copy_engine.py) and here against their own reference bytes.
+brokers (tests/integration/copy/test_copy_engine.py) and here against their own reference bytes.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import pytest
 from kafka.protocol.api_header import ResponseClassRegistry
 from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 
-from mm2.kafka.connection import response_class_of
+from mm2.kafka.client.connection import response_class_of
 
 
 def test_threads_that_first_request_a_version_concurrently_share_one_class(

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from mm2.kafka.client.channel import BufferPool, Channel
 from mm2.kafka.errors import CorruptBatch, DisconnectedFailure, KafkaFailure
-from mm2.kafka.wire.channel import BufferPool, Channel
 from tests.support import certificates
 from tests.support.waiting import wait_until_async
 

@@ -20,21 +20,21 @@ from mm2.config.mirrormaker import SourceAndTarget
 from mm2.connect.herder.interface import Herder
 from mm2.connect.metrics import ConnectMetrics
 from mm2.connect.plugins import Plugins
-from mm2.connect.rest.access.assembly import LocalAccess
 from mm2.connect.rest.access.roles import Role
 from mm2.connect.rest.app import application, metrics_app, worker_resources
+from mm2.connect.rest.assembly import LocalAccess
 from mm2.connect.rest.binding import Binding
-from mm2.connect.rest.dispatch import Dispatch, needs, role_of
 from mm2.connect.rest.extensions import load_extensions
 from mm2.connect.rest.forwarding import Requests, RestClient
-from mm2.connect.rest.server import RestServer
+from mm2.connect.rest.listeners.server import RestServer
+from mm2.connect.rest.resources.dispatch import Dispatch, needs, role_of
 from mm2.connect.rest.settings import RestSettings
 from mm2.copy.driver.engine import CopyEngine
 from mm2.metrics.exposition import Exposition
-from mm2.mirror.flow_resources import FlowResources
-from mm2.mirror.redaction import RedactedHerder
+from mm2.mirror.rest.flow_resources import FlowResources
+from mm2.mirror.rest.redaction import RedactedHerder
 from mm2.observer.observer import Observer
-from mm2.observer.resources import overview_app
+from mm2.observer.shown.resources import overview_app
 from mm2.observer.views import Snapshot
 from mm2.ui.dashboard import Dashboard
 from mm2.ui.source import PageData, Settings

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from mm2.connect.api import SourceRecord
-from mm2.copy.ledger import Ledger, chunk_record, entry_record
-from mm2.copy.segments import Segment, SegmentChunk
-from mm2.copy.session import LedgerEntry, Mark
+from mm2.copy.progress.ledger import Ledger, chunk_record, entry_record
+from mm2.copy.progress.segments import Segment, SegmentChunk
+from mm2.copy.progress.session import LedgerEntry, Mark
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.structs import (
     EARLIEST,
@@ -23,16 +23,16 @@ from mm2.kafka.structs import (
     TopicInfo,
     TopicPartition,
 )
-from mm2.mirror import plugins
-from mm2.mirror.checkpoint_store import CheckpointStore
 from mm2.mirror.checkpoint_task import MirrorCheckpointTask
-from mm2.mirror.formats import Checkpoint, OffsetSync
-from mm2.mirror.group_offsets import GroupOffsets
-from mm2.mirror.group_reasons import GroupReasons
-from mm2.mirror.kept_records import ForeignRun, kept_note_records
-from mm2.mirror.offset_sync_store import OffsetSyncStore
-from mm2.mirror.target_logs import TargetLogs
-from mm2.mirror.translator import Translator
+from mm2.mirror.common import plugins
+from mm2.mirror.common.formats import Checkpoint, OffsetSync
+from mm2.mirror.groups.checkpoint_store import CheckpointStore
+from mm2.mirror.groups.group_offsets import GroupOffsets
+from mm2.mirror.groups.group_reasons import GroupReasons
+from mm2.mirror.groups.offset_sync_store import OffsetSyncStore
+from mm2.mirror.groups.target_logs import TargetLogs
+from mm2.mirror.groups.translator import Translator
+from mm2.mirror.notes.kept_records import ForeignRun, kept_note_records
 from mm2.reasons import OffsetReasonCode
 
 T, REMOTE = TopicPartition("t", 0), TopicPartition("A.t", 0)

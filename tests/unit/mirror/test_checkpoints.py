@@ -8,9 +8,9 @@ from mm2.connect.api import ConnectError, RetriableError
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.structs import GroupDescription, GroupListing, OffsetAndMetadata, TopicPartition
 from mm2.mirror.checkpoint_connector import Calm, MirrorCheckpointConnector, assign_groups, shares
-from mm2.mirror.checkpoint_store import CheckpointStore, offsets_to_sync
 from mm2.mirror.checkpoint_task import decode_groups, encode_groups
-from mm2.mirror.formats import Checkpoint
+from mm2.mirror.common.formats import Checkpoint
+from mm2.mirror.groups.checkpoint_store import CheckpointStore, offsets_to_sync
 
 P0 = TopicPartition("A.t", 0)
 

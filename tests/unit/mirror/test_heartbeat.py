@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from mm2.mirror.client.freshness import FreshnessWatch
-from mm2.mirror.formats import Heartbeat
+from mm2.mirror.common.formats import Heartbeat
 from mm2.mirror.heartbeat import MirrorHeartbeatConnector, MirrorHeartbeatTask
 from mm2.mirror.policy import DefaultReplicationPolicy
 

@@ -14,20 +14,20 @@ import httpx
 import pytest
 
 from mm2.config.configdef import AbstractConfig
-from mm2.config.connector_keys import source_connector_config
+from mm2.config.keys.connector_keys import source_connector_config
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.connect.api import SourceTaskContext, WorkerView
 from mm2.connect.runtime.exactly_once_settings import transactions_of
-from mm2.copy.executor.syncs import Syncs
-from mm2.copy.executor.transaction import TaskTransactions
-from mm2.kafka.cluster import Cluster
+from mm2.copy.executor.commit.syncs import Syncs
+from mm2.copy.executor.commit.transaction import TaskTransactions
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.checkpoint_connector import MirrorCheckpointConnector
 from mm2.mirror.checkpoint_task import MirrorCheckpointTask
-from mm2.mirror.connector import MirrorConnector
+from mm2.mirror.common.connector import MirrorConnector
+from mm2.mirror.common.scheduler import Scheduler
 from mm2.mirror.filters import DefaultGroupFilter, DefaultTopicFilter
-from mm2.mirror.rest import FlowsRest
-from mm2.mirror.scheduler import Scheduler
+from mm2.mirror.rest.process_rest import FlowsRest
 from mm2.mirror.source_connector import MirrorSourceConnector
 from mm2.mirror.source_task import copy_spec
 from tests.support import certificates
@@ -35,7 +35,7 @@ from tests.support.access import OPEN
 from tests.support.waiting import wait_until
 from tests.unit.connect.rest.toy_herder import ToyHerder
 from tests.unit.connect.test_worker_keys import worker_config
-from tests.unit.copy.test_syncs import Desk, syncs_of
+from tests.unit.copy.executor.commit.test_syncs import Desk, syncs_of
 
 NOWHERE = "127.0.0.1:1"
 PROPS = {

@@ -12,9 +12,9 @@ import pytest
 
 from mm2.config.mirrormaker import SourceAndTarget
 from mm2.connect.rest.binding import Binding
-from mm2.connect.rest.server import RestServer
+from mm2.connect.rest.listeners.server import RestServer
 from mm2.connect.rest.settings import RestSettings
-from mm2.mirror.flow_resources import FlowResources
+from mm2.mirror.rest.flow_resources import FlowResources
 from tests.support.access import OPEN
 from tests.unit.connect.rest.toy_herder import ToyHerder
 

@@ -9,20 +9,20 @@ from mm2.config.configdef import ConfigException
 from mm2.connect.api import ConnectError, RetriableError
 from mm2.copy.states import PartitionState
 from mm2.kafka.structs import TopicPartition
-from mm2.mirror.assigned_partitions import decode_partitions, encode_partitions, round_robin
 from mm2.mirror.checkpoint_connector import MirrorCheckpointConnector
-from mm2.mirror.clients import MirrorClients, Side
-from mm2.mirror.connector import MirrorConnector
+from mm2.mirror.common.clients import MirrorClients, Side
+from mm2.mirror.common.connector import MirrorConnector
+from mm2.mirror.common.syncs_topic import SYNCS_FACTOR_KEY, kept_syncs, syncs_side, syncs_topic
 from mm2.mirror.filters import DefaultTopicFilter
-from mm2.mirror.own_topics import (
+from mm2.mirror.source.assigned_partitions import decode_partitions, encode_partitions, round_robin
+from mm2.mirror.source_connector import MirrorSourceConnector, topic_selection
+from mm2.mirror.topics.own_topics import (
     DEAD_LETTER_FACTOR_KEY,
     LEDGER_FACTOR_KEY,
     dead_letter_topic,
     kept_dead_letters,
     kept_ledger,
 )
-from mm2.mirror.source_connector import MirrorSourceConnector, topic_selection
-from mm2.mirror.syncs_topic import SYNCS_FACTOR_KEY, kept_syncs, syncs_side, syncs_topic
 
 PROPS = {
     "name": "MirrorSourceConnector",

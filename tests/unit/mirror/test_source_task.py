@@ -15,10 +15,9 @@ from structlog.testing import capture_logs
 
 from mm2.codec import decode, encode
 from mm2.connect.api import ConnectError, SourceTaskContext, WorkerView
-from mm2.copy.executor.positions import offset_value
-from mm2.copy.ledger import Ledger, LedgerLog, Pause, chunk_record, entry_record, pause_record, paused
-from mm2.copy.segments import Segment, SegmentChunk
-from mm2.copy.session import (
+from mm2.copy.progress.ledger import Ledger, LedgerLog, Pause, chunk_record, entry_record, pause_record, paused
+from mm2.copy.progress.segments import Segment, SegmentChunk
+from mm2.copy.progress.session import (
     CopyId,
     Lease,
     LedgerEntry,
@@ -30,6 +29,7 @@ from mm2.copy.session import (
     Start,
     WrittenPosition,
 )
+from mm2.copy.progress.written_positions import offset_value
 from mm2.kafka.errors import (
     AuthenticationFailure,
     BrokerFailure,
@@ -39,10 +39,10 @@ from mm2.kafka.errors import (
     TlsFailure,
 )
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
-from mm2.mirror.promotions import Promotion, withdrawn
-from mm2.mirror.source_cluster import AcceptedSource
+from mm2.mirror.notes.promotions import Promotion, withdrawn
+from mm2.mirror.notes.source_cluster import AcceptedSource
+from mm2.mirror.source.start_from import StartFrom
 from mm2.mirror.source_task import MirrorSourceTask, _offsets_elsewhere, copy_spec
-from mm2.mirror.start_from import StartFrom
 from tests.support.waiting import wait_until
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from mm2.config.mirrormaker import SourceAndTarget
-from mm2.copy.ledger import Ledger, note_record
+from mm2.copy.progress.ledger import Ledger, note_record
 from mm2.kafka.errors import KafkaFailure
 from mm2.mirror.client.freshness import Freshness, FreshnessWatch
-from mm2.mirror.formats import Heartbeat
-from mm2.mirror.source_answers import SOURCE_NOTE
+from mm2.mirror.common.formats import Heartbeat
+from mm2.mirror.notes.source_answers import SOURCE_NOTE
 from mm2.observer.flow import FlowObserver, WatchedFlow
-from mm2.observer.watch import PeriodicPoll
+from mm2.observer.polling.watch import PeriodicPoll
 from tests.unit.observer.unreachable import PROPS
 
 HOUR_S = 3_600.0
@@ -48,7 +48,7 @@ class Clocks:
 @pytest.fixture
 def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
     made = Clocks()
-    for module in ("observer.flow", "observer.watch", "observer.polls", "mirror.client.freshness"):
+    for module in ("observer.flow", "observer.polling.watch", "observer.polling.polls", "mirror.client.freshness"):
         monkeypatch.setattr(f"mm2.{module}.time", made)
     return made
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
-from mm2.copy.ledger import Ledger, group_record
+from mm2.copy.progress.ledger import Ledger, group_record
 from mm2.copy.states import PartitionState
 from mm2.kafka.structs import OffsetAndMetadata, TopicPartition
-from mm2.mirror.formats import Checkpoint
+from mm2.mirror.common.formats import Checkpoint
 from mm2.observer.groups import GroupBook
-from mm2.observer.polls import PolledGroups
+from mm2.observer.polling.polls import PolledGroups
 from mm2.observer.views import PartitionView
 from mm2.reasons import MoveCode, OffsetReason, OffsetReasonCode
 

@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from mm2.config.mirrormaker import SourceAndTarget
-from mm2.copy.ledger import Ledger, group_record
+from mm2.copy.progress.ledger import Ledger, group_record
 from mm2.copy.states import PartitionState
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure, UnsupportedVersion
 from mm2.kafka.structs import EARLIEST, GroupListing, OffsetAndMetadata, OffsetInfo, TopicPartition
-from mm2.mirror.clients import Side
-from mm2.mirror.formats import Checkpoint
+from mm2.mirror.common.clients import Side
+from mm2.mirror.common.formats import Checkpoint
 from mm2.observer.flow import FlowObserver, WatchedFlow
 from mm2.observer.groups import group_views
-from mm2.observer.polls import FlowClients, GroupsPoll
+from mm2.observer.polling.polls import FlowClients, GroupsPoll
 from mm2.observer.views import PartitionView
 from mm2.reasons import MoveCode, OffsetReason, OffsetReasonCode
 from tests.unit.observer.unreachable import PROPS

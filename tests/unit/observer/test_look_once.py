@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from mm2.copy.driver.engine import CopyEngine
-from mm2.copy.ledger import Ledger, entry_record
-from mm2.copy.session import LedgerEntry, Mark
+from mm2.copy.progress.ledger import Ledger, entry_record
+from mm2.copy.progress.session import LedgerEntry, Mark
 from mm2.kafka.errors import RefusedFailure
 from mm2.kafka.structs import TopicPartition
 from mm2.observer import flow as module
 from mm2.observer.flow import FlowObserver, WatchedFlow
-from mm2.observer.new_topics import NEW_TOPICS_S, NewTopicsPoll
-from mm2.observer.polls import LedgerPoll, SourcePoll, TargetLogsPoll
-from mm2.observer.timestamps import LOOKS, BatchTimestamp
+from mm2.observer.polling.new_topics import NEW_TOPICS_S, NewTopicsPoll
+from mm2.observer.polling.polls import LedgerPoll, SourcePoll, TargetLogsPoll
+from mm2.observer.polling.timestamps import LOOKS, BatchTimestamp
 from tests.unit.observer.test_observer import PAIR
 from tests.unit.observer.unreachable import PROPS
 

@@ -11,7 +11,7 @@ import pytest
 from mm2.config.configdef import ConfigException
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.copy.driver.engine import CopyEngine
-from mm2.mirror.clients import SOURCE_ALIAS_KEY, TARGET_ALIAS_KEY
+from mm2.mirror.common.clients import SOURCE_ALIAS_KEY, TARGET_ALIAS_KEY
 from mm2.observer.flow import WatchedFlow
 from mm2.observer.observer import Observer, observe_once
 from mm2.observer.views import FlowState

@@ -11,18 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mm2.copy.driver.status import PartitionStatus
-from mm2.copy.ledger import Ledger, Pause, Verified, entry_record, pause_record
-from mm2.copy.session import LedgerEntry, Lost, Mark, PartitionCondition
+from mm2.copy.progress.ledger import Ledger, Pause, Verified, entry_record, pause_record
+from mm2.copy.progress.session import LedgerEntry, Lost, Mark, PartitionCondition
 from mm2.copy.spec import PartitionProgress
 from mm2.copy.states import BEHIND_OFFSETS, LASTING, PartitionState
 from mm2.kafka.errors import BrokerFailure
 from mm2.kafka.structs import TopicPartition
-from mm2.mirror.preparation import Preparation, filling
-from mm2.mirror.promotions import Promotion, promoted
-from mm2.mirror.target_logs import TargetLoss
+from mm2.mirror.groups.target_logs import TargetLoss
+from mm2.mirror.notes.preparation import Preparation, filling
+from mm2.mirror.notes.promotions import Promotion, promoted
 from mm2.observer.flow_state import LOSSES_REPORTED_MS, FlowInputs, state_of, summary_of
 from mm2.observer.partitions import STALLED_S, PartitionBook, PartitionInputs, Partitions
-from mm2.observer.timestamps import BatchTimestamp
+from mm2.observer.polling.timestamps import BatchTimestamp
 from mm2.observer.views import FlowState, LossView, PartitionView
 from mm2.reasons import PauseCode, TargetLossCode
 

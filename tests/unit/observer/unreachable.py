@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mm2.mirror.clients import SOURCE_ALIAS_KEY, TARGET_ALIAS_KEY
+from mm2.mirror.common.clients import SOURCE_ALIAS_KEY, TARGET_ALIAS_KEY
 
 PROPS: Final = {
     "name": "MirrorSourceConnector",

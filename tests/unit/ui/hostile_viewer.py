@@ -23,9 +23,9 @@ from mm2.connect.rest.access.control import Access
 from mm2.connect.rest.access.roles import Kind, Principal, Role
 from mm2.connect.rest.paths import CanonicalPath
 from mm2.observer.views import ConnectorView, FlowState, FlowView, Risk, Snapshot
-from mm2.ui.actions import ACTIONS, PAUSE, RESTART, STOP, Action
 from mm2.ui.dashboard import Dashboard
-from mm2.ui.parts import Element
+from mm2.ui.elements.actions import ACTIONS, PAUSE, RESTART, STOP, Action
+from mm2.ui.elements.parts import Element
 from mm2.ui.source import PageData, Settings
 
 ID = "0123456789abcdef"

@@ -1,8 +1,8 @@
 from pathlib import Path
 
+from mm2.config.files.properties import load_properties
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.origins import Setting
-from mm2.config.properties import load_properties
 from mm2.ui.source import Settings
 
 TEXT = """clusters = A, B

@@ -7,7 +7,7 @@ import pytest
 from mm2.copy.states import PartitionState
 from mm2.observer.views import PartitionView
 from mm2.reasons import PauseCode
-from mm2.ui.actions import LIMIT_TOPIC, PAUSE_TOPIC, RESUME_TOPIC, UNLIMIT_TOPIC, Action
+from mm2.ui.elements.actions import LIMIT_TOPIC, PAUSE_TOPIC, RESUME_TOPIC, UNLIMIT_TOPIC, Action
 from mm2.ui.views.topic import effective_actions, promotion_advice
 
 

@@ -7,7 +7,7 @@ from importlib.resources import files
 
 import pytest
 
-from mm2.copy.segments import INTENDED
+from mm2.copy.progress.segments import INTENDED
 from mm2.copy.states import HEALTHY, PartitionState
 from mm2.evidence import Evidence
 from mm2.observer.views import (
@@ -23,8 +23,8 @@ from mm2.observer.views import (
     Snapshot,
     TaskView,
 )
-from mm2.ui.listing import Query
-from mm2.ui.parts import TONES, rank_of
+from mm2.ui.elements.listing import Query
+from mm2.ui.elements.parts import TONES, rank_of
 from mm2.ui.views import gaps as gaps_page
 from mm2.ui.views import groups as groups_page
 from mm2.ui.views import topic as topic_page

@@ -9,11 +9,11 @@ import pytest
 
 from mm2.config.configdef import ConfigDef
 from mm2.connect.api import RetriableError, Transformation
-from mm2.copy.executor.changes import ChangeFailed, DroppedRange
+from mm2.copy.changes import ChangeFailed, DroppedRange
 from mm2.copy.spec import PartitionSpec
 from mm2.kafka.records.batch import iter_batches
 from mm2.kafka.records.record import Record, encode_batch
-from mm2.mirror.record_changes import changes_spec
+from mm2.mirror.source.record_changes import changes_spec
 from mm2.verify.changes import RepeatedChanges
 
 PART = PartitionSpec("orders", 3, "A.orders")

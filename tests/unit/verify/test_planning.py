@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mm2.copy.ledger import Ledger, Verified, chunk_record, entry_record
-from mm2.copy.segments import Gap, Segment, SegmentChunk
-from mm2.copy.session import FormerTopic, LedgerEntry, Mark, PreviousCommit, Rules, Session
+from mm2.copy.progress.ledger import Ledger, Verified, chunk_record, entry_record
+from mm2.copy.progress.segments import Gap, Segment, SegmentChunk
+from mm2.copy.progress.session import FormerTopic, LedgerEntry, Mark, PreviousCommit, Rules, Session
 from mm2.kafka.errors import BrokerFailure
 from mm2.kafka.structs import PartitionInfo, ProducerIdentity, TopicInfo, TopicPartition
-from mm2.verify.passes import Pass
+from mm2.verify.comparing.passes import Pass
 from mm2.verify.planning import (
     Certainty,
     ClusterOffsets,

@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.channel import BufferPool
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.errors import CorruptBatch
 from mm2.kafka.records.record import Record, encode_batch
 from mm2.kafka.structs import OffsetInfo, TopicPartition
-from mm2.kafka.wire.channel import BufferPool
 from mm2.kafka.wire.fetch import Fetched
 from mm2.verify import reading
 from mm2.verify.pace import RateLimit

@@ -9,14 +9,14 @@ from typing import Any, cast
 
 import pytest
 
-from mm2.copy.ledger import Ledger, Verified, entry_record, verified_record
-from mm2.copy.session import LedgerEntry, Mark
+from mm2.copy.progress.ledger import Ledger, Verified, entry_record, verified_record
+from mm2.copy.progress.session import LedgerEntry, Mark
 from mm2.kafka.admin import Admin
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import EARLIEST, OffsetInfo, PartitionInfo, TopicInfo, TopicPartition
-from mm2.mirror import provenance
-from mm2.mirror.ledgers import Ledgers
+from mm2.mirror.notes.ledgers import Ledgers
+from mm2.mirror.topics import provenance
 from mm2.verify.driver import Verifier
 from mm2.verify.planning import NotInFlow, PartitionPlan, VerifyRequest
 from mm2.verify.report import VerifyReport

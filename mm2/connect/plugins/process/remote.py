@@ -40,7 +40,7 @@ from mm2.connect.api import (
 )
 from mm2.connect.plugins.plugin import Plugin, PluginType
 from mm2.connect.plugins.process.peer import FrameSocket, Handler, Peer, PeerGone
-from mm2.kafka.producer import RecordMetadata
+from mm2.kafka.producer.producer import RecordMetadata
 
 log = structlog.get_logger(__name__)
 

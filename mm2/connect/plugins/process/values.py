@@ -47,7 +47,7 @@ from mm2.connect.api import (
     WorkerView,
 )
 from mm2.connect.data.struct import Struct
-from mm2.kafka.producer import RecordMetadata
+from mm2.kafka.producer.producer import RecordMetadata
 
 # An unassigned tag in the IANA registry of CBOR tags.
 _TAG: Final = 55_217

@@ -38,9 +38,9 @@ from mm2.connect.rest.access.authenticators import bearer_of
 from mm2.connect.rest.access.oidc_settings import OidcSettings, discovery_url, url_failure
 from mm2.connect.rest.access.roles import Kind, Principal, RequestPeer, WrongCredentials
 from mm2.connect.rest.failures import RestFailure
-from mm2.kafka.bounded_http import NoDocument, read_document
-from mm2.kafka.sasl_settings import shown_url
-from mm2.kafka.tls import build_ssl_context
+from mm2.kafka.auth.bounded_http import NoDocument, read_document
+from mm2.kafka.auth.tls import build_ssl_context
+from mm2.kafka.settings.sasl_settings import shown_url
 
 log = structlog.get_logger(__name__)
 

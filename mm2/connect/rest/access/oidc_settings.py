@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from mm2.config.configdef import AbstractConfig, ConfigException
-from mm2.config.rest_keys import OIDC_CONFIG, OIDC_PREFIX
+from mm2.config.keys.rest_keys import OIDC_CONFIG, OIDC_PREFIX
 from mm2.connect.rest.settings import HTTP, HTTPS, is_loopback
-from mm2.kafka.assertion_settings import ALLOWED_URLS, require_allowed_url
 from mm2.kafka.backoff import Backoff
-from mm2.kafka.settings import Tls, read_tls
-from mm2.kafka.typed_keys import TypedKeys
+from mm2.kafka.settings.assertion_settings import ALLOWED_URLS, require_allowed_url
+from mm2.kafka.settings.client_settings import Tls, read_tls
+from mm2.kafka.settings.typed_keys import TypedKeys
 
 _ISSUER: Final = f"{OIDC_PREFIX}expected.issuer"
 _AUDIENCE: Final = f"{OIDC_PREFIX}expected.audience"

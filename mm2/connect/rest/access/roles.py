@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from cryptography import x509
 
 from mm2.config.configdef import ConfigException
-from mm2.config.rest_keys import EVERYTHING, ROLE_PREFIX, STRANGERS_KEY
+from mm2.config.keys.rest_keys import EVERYTHING, ROLE_PREFIX, STRANGERS_KEY
 
 if TYPE_CHECKING:  # loaded at the start of a process, in which REST's libraries are loaded later
     from starlette.datastructures import Headers
@@ -79,7 +79,7 @@ class RequestPeer:
 
     #: The certificate that TLS has verified, as DER; None without one.
     certificate: bytes | None = field(default=None, repr=False)
-    #: See `mm2.connect.rest.limits.peer_of`. Behind a proxy, all clients have the same. It gives no access.
+    #: See `mm2.connect.rest.listeners.limits.peer_of`. Behind a proxy, all clients have the same. It gives no access.
     address: str = ""
 
 

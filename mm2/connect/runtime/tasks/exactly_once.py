@@ -16,9 +16,9 @@ from mm2.connect.runtime.tolerance import ProcessingContext
 from mm2.connect.stores import internal_json
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure, ProducerFenced
-from mm2.kafka.producer import RecordMetadata
+from mm2.kafka.producer.producer import RecordMetadata
+from mm2.kafka.producer.transactions import TransactionalProducer
 from mm2.kafka.records.record import Record
-from mm2.kafka.transactions import TransactionalProducer
 
 
 class WorkerTransactionContext:

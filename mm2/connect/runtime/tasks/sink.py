@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from mm2.config.connector_keys import check_sink_topics
-from mm2.config.java_regex import PatternError, compile_java
-from mm2.config.values import split_list
+from mm2.config.definitions.java_regex import PatternError, compile_java
+from mm2.config.definitions.values import split_list
+from mm2.config.keys.connector_keys import check_sink_topics
 from mm2.connect.api import ConnectError, RetriableError, SinkTask
 from mm2.connect.runtime.error_reporters import PendingReports, WorkerErrantRecordReporter
 from mm2.connect.runtime.tasks.base import Equipment, WorkerTask

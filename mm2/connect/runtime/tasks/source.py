@@ -36,9 +36,9 @@ from mm2.connect.runtime.tolerance import (
 from mm2.connect.runtime.topic_creation import TopicCreation
 from mm2.connect.stores import internal_json
 from mm2.connect.stores.offset_store import FLUSH_S, ConnectorOffsetReader, OffsetStore
-from mm2.kafka.cluster import Cluster
+from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
-from mm2.kafka.producer import RecordMetadata
+from mm2.kafka.producer.producer import RecordMetadata
 from mm2.kafka.records.record import Record
 
 #: Pause after a retriable failure of poll or of a send, or after a poll that returned nothing immediately.

@@ -13,7 +13,7 @@ from mm2.connect.rest.app import worker_resources
 from mm2.connect.rest.binding import Binding
 from mm2.connect.rest.extensions import ConnectRestExtension
 from mm2.connect.rest.forwarding import Requests, RestClient
-from mm2.connect.rest.server import RestServer
+from mm2.connect.rest.listeners.server import RestServer
 from mm2.connect.rest.settings import RestSettings
 from tests.support.access import OPEN
 from tests.unit.connect.rest.answers import Answer

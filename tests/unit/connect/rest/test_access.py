@@ -45,7 +45,7 @@ from mm2.connect.rest.access.vouchers import (
 )
 from mm2.connect.rest.basic_auth import Allowance, Credentials, FailureThrottle, PasswordAuthenticator, Users
 from mm2.connect.rest.failures import RestFailure
-from mm2.connect.rest.middleware import without_secrets
+from mm2.connect.rest.listeners.middleware import without_secrets
 from tests.support.clock import Clock
 from tests.support.passwords import basic
 from tests.unit.connect.rest.conftest import Start

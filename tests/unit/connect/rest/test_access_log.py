@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from mm2.connect.rest.middleware import is_routine
+from mm2.connect.rest.listeners.middleware import is_routine
 from tests.support.waiting import wait_until
 from tests.unit.connect.rest.conftest import Start
 

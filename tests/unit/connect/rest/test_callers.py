@@ -17,7 +17,7 @@ from mm2.connect.rest.access.roles import Role, RoleMap
 from mm2.connect.rest.access.sessions import Sessions
 from mm2.connect.rest.basic_auth import Credentials, PasswordAuthenticator, Users
 from mm2.connect.rest.binding import Binding, exposed
-from mm2.connect.rest.server import RestServer
+from mm2.connect.rest.listeners.server import RestServer
 from mm2.connect.rest.settings import RestSettings, is_loopback
 
 Ask = Callable[..., http.client.HTTPResponse]

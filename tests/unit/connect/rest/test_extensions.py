@@ -10,7 +10,7 @@ import pytest
 from fastapi import APIRouter
 
 from mm2.config.configdef import ConfigException
-from mm2.config.java_options import system_property
+from mm2.config.files.java_options import system_property
 from mm2.connect.plugins import Plugins
 from mm2.connect.rest.basic_auth import LOGIN_MODULE, BasicAuthSecurityRestExtension, load_credentials
 from mm2.connect.rest.extensions import ConnectRestExtension, ConnectRestExtensionContext, load_extensions

@@ -1,0 +1,1 @@
+"""Verbs of `mm2` that change a running flow or its positions."""

@@ -1,0 +1,1 @@
+"""What verbs share: the flow of a file, requests to a process, and what is printed."""

@@ -1,0 +1,1 @@
+"""Verbs of `mm2` that move applications between clusters."""

@@ -1,0 +1,1 @@
+"""Verbs of `mm2` that show or check something."""

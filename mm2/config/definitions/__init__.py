@@ -1,0 +1,1 @@
+"""Definitions of keys: types, validators, and how definitions are shown."""

@@ -1,0 +1,1 @@
+"""Tables of all keys, their effects, and how two sets of values differ."""

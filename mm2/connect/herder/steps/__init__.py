@@ -1,0 +1,1 @@
+"""The steps of a distributed herder's tick, in their order."""

@@ -1,0 +1,1 @@
+"""Listeners, their limits, and the checks before a request reaches a resource."""

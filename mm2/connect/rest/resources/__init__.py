@@ -1,0 +1,1 @@
+"""Resources, their description as OpenAPI, and the dispatch of requests to them."""

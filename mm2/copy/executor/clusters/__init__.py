@@ -1,0 +1,1 @@
+"""What an executor knows about both clusters: their brokers, leaders and topic ids."""

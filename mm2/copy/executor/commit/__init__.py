@@ -1,0 +1,1 @@
+"""Commits of positions, of the ledger and of offset syncs, also in transactions."""

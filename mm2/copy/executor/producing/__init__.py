@@ -1,0 +1,1 @@
+"""To the target: Produce and marker requests, and what follows from their outcomes."""

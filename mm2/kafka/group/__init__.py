@@ -1,0 +1,1 @@
+"""The thread of a group member, and the classic group protocol."""

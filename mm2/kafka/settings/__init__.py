@@ -1,0 +1,1 @@
+"""Settings of a client, read from Java-style keys."""

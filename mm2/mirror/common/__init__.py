@@ -1,0 +1,1 @@
+"""What the three connectors share: clients, plugins, record formats, internal topics, schedules."""

@@ -1,0 +1,1 @@
+"""Consumer groups: what is read of them, translation of their offsets, checkpoints, commits on the target."""

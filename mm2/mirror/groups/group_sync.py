@@ -1,0 +1,167 @@
+"""Commits translated offsets for groups on the target (`sync.group.offsets.enabled`)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+import structlog
+
+from mm2.kafka.admin import Admin
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BrokerFailure, KafkaFailure, failures_in
+from mm2.kafka.structs import OffsetAndMetadata, OffsetInfo, TopicPartition
+from mm2.mirror.common.clients import MirrorClients
+from mm2.mirror.common.discovery import chunks
+from mm2.mirror.common.formats import Checkpoint
+from mm2.mirror.common.recurring_errors import RecurringErrors
+from mm2.mirror.groups.checkpoint_store import CheckpointStore, offsets_to_sync
+from mm2.mirror.groups.group_offsets import GROUPS_PER_CALL, GroupOffsets, group_state
+from mm2.mirror.groups.group_reasons import GroupReasons
+from mm2.mirror.groups.target_logs import TargetLogs, topic_ids
+from mm2.mirror.groups.translator import TopicIds, Translator
+from mm2.mirror.notes.promotions import promoted
+from mm2.mirror.policy import ReplicationPolicy
+from mm2.reasons import OffsetReason, OffsetReasonCode
+
+log = structlog.get_logger("mm2.mirror.group_sync")
+
+#: States of a group whose offsets may be written: it does not exist, or has no members.
+_WITHOUT_MEMBERS: Final = frozenset({"dead", "empty"})
+
+
+class GroupOffsetSync:
+    """Commits checkpoints as offsets of groups that are idle or do not exist on the target.
+
+    Runs on the scheduler's thread. ``reasons`` receives the reasons why other offsets are not committed.
+    """
+
+    def __init__(
+        self,
+        admin: Admin,
+        share_groups: Collection[str],
+        clients: MirrorClients,
+        policy: ReplicationPolicy,
+        translator: Translator,
+        checkpoints: CheckpointStore,
+        reasons: GroupReasons,
+        recurring: RecurringErrors,
+    ) -> None:
+        self._admin = admin
+        self._offsets = GroupOffsets(admin, share_groups)
+        self._logs = TargetLogs(admin, clients.target_alias)
+        self._source_alias = clients.source_alias
+        self._target_alias = clients.target_alias
+        self._policy = policy
+        self._translator = translator
+        self._checkpoints = checkpoints
+        self._reasons = reasons
+        self._recurring = recurring
+
+    def run(self) -> None:
+        """Commit the offsets of all groups. Raises KafkaFailure."""
+        for some in chunks(self._checkpoints.groups(), GROUPS_PER_CALL):
+            self._sync(some)
+        self._reasons.write()
+
+    def _sync(self, groups: list[str]) -> None:
+        checkpoints = {group: self._checkpoints.of(group) for group in groups}
+        partitions = {partition for found in checkpoints.values() for partition in found}
+        ids = topic_ids(self._admin, {partition.topic for partition in partitions})
+        current = {partition for partition in partitions if self._checkpoints.refers_to(partition.topic, ids)}
+        ends = self._logs.ends(current)
+        promoted_topics, routed = self._promoted_topics(), self._translator.routed_topics()
+        # The group states are read last, as close as possible to the commit.
+        described = self._admin.describe_groups(groups)
+        states = {group: group_state(described[group]) for group in groups}
+        committed = self._offsets.read([group for group in groups if states[group] == "empty"])
+        for group in groups:
+            state = states[group]
+            present = {} if state == "dead" else committed.get(group)
+            wanted = {
+                tp: found
+                for tp, found in checkpoints[group].items()
+                if tp in current and self._is_remote(tp, routed, ids) and tp.topic not in promoted_topics
+            }
+            if state not in _WITHOUT_MEMBERS or present is None or isinstance(present, KafkaFailure):
+                reason = self._not_synced(group, state, present or described[group])
+                self._reasons.not_synced[group] = dict.fromkeys(wanted, reason)
+                continue
+            left_out = {
+                tp: promoted_topics[tp.topic] for tp in checkpoints[group] if tp.topic in promoted_topics
+            } | self._ahead(wanted, present)
+            self._reasons.not_synced[group] = left_out | self._move(group, offsets_to_sync(wanted, present), ends)
+
+    def _not_synced(self, group: str, state: str, answer: object) -> OffsetReason:
+        """The reason why no offset of a group is committed; ``answer`` is a failure if its state or offsets are unknown."""
+        if isinstance(answer, KafkaFailure):
+            self._recurring.report(f"sync of {group}", f"The offsets of group {group} are not synced: {answer}")
+            return OffsetReason(OffsetReasonCode.OTHER, str(answer))
+        return OffsetReason(OffsetReasonCode.IN_USE, f"the group is in use on {self._target_alias} ({state})")
+
+    def _ahead(
+        self, wanted: Mapping[TopicPartition, Checkpoint], present: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> dict[TopicPartition, OffsetReason]:
+        return {
+            tp: OffsetReason(
+                OffsetReasonCode.AHEAD, f"on {self._target_alias} the group is ahead, at {present[tp].offset}"
+            )
+            for tp, found in wanted.items()
+            if tp in present and present[tp].offset > found.downstream_offset
+        }
+
+    def _move(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        ends: Mapping[TopicPartition, OffsetInfo | KafkaFailure],
+    ) -> dict[TopicPartition, OffsetReason]:
+        """Commit the offsets that exist on the target. Returns the reasons why others were not committed."""
+        rejected = {
+            tp: reason
+            for tp, to in offsets.items()
+            if (reason := self._logs.rejection(tp, to.offset, ends[tp])) is not None
+        }
+        accepted = {tp: to for tp, to in offsets.items() if tp not in rejected}
+        return rejected | (self._commit(group, accepted) if accepted else {})
+
+    def _commit(
+        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> dict[TopicPartition, OffsetReason]:
+        """Commit offsets. Returns the reasons why some of them could not be written."""
+        failures = failures_in(self._offsets.write(group, offsets))
+        if not failures:
+            self._recurring.resolve(f"sync of {group}")
+            log.debug("Synced group offsets.", group=group, partitions=len(offsets))
+            return {}
+        partition, failure = next(iter(failures.items()))
+        sentence = f"Offsets of group {group} for {len(failures)} partitions, first {partition}, cannot be written on "
+        sentence += f"{self._target_alias}: {failure}"
+        if isinstance(failure, BrokerFailure) and failure.code in {
+            ErrorCode.UNKNOWN_MEMBER_ID,
+            ErrorCode.NON_EMPTY_GROUP,
+        }:
+            sentence += " Consumers of the target are probably using this group."
+        self._recurring.report(f"sync of {group}", sentence)
+        return {tp: OffsetReason(OffsetReasonCode.OTHER, str(answer)) for tp, answer in failures.items()}
+
+    def _promoted_topics(self) -> dict[str, OffsetReason]:
+        """Reasons why no offsets are written for remote topics that were failed over or promoted.
+
+        Their groups now commit on the target.
+        """
+        ledger = self._translator.ledger
+        if ledger is None:
+            return {}
+        return {
+            one.remote_topic: OffsetReason(OffsetReasonCode.OTHER, str(one.pause)) for one in promoted(ledger).values()
+        }
+
+    def _is_remote(self, partition: TopicPartition, routed: Collection[str], ids: TopicIds) -> bool:
+        """Whether offsets of groups are written for this partition; ``routed`` are remote topics with any name, ``ids`` those of the target.
+
+        Topics that came back from the target get checkpoints only: a group's offset on the source may be the one that
+        the opposite flow has committed. Writing it back would revert commits made on the target since.
+        """
+        is_from_source = partition.topic in routed or self._policy.came_from(self._source_alias, partition.topic)
+        return is_from_source and not self._translator.came_under_its_name(partition, ids)

@@ -1,0 +1,1 @@
+"""Notes in the ledgers of a flow: promotions, answers of the source, a replaced source, partitions not copied yet."""

@@ -1,0 +1,824 @@
+"""Determines what starting a flow would change on its clusters, and what would prevent it, without changing anything.
+
+Each step is computed by the code that performs it when the flow runs: `RemoteTopics.plan`, `TopicConfigs.plan`,
+`TopicAcls.plan`, `KeptTopic`, `InternalTopic`, and the comparison of connector configurations by a new leader. The
+clusters are asked whether a topic could be created (``validate_only``), and for our permissions (KIP-430).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+from mm2.config.configdef import AbstractConfig
+from mm2.config.keys.difference import difference
+from mm2.config.keys.mirror_keys import (
+    CHECKPOINT_CONNECTOR,
+    HEARTBEAT_CONNECTOR,
+    MIRROR_SOURCE_CONFIG,
+    SOURCE_CONNECTOR,
+    is_job_on,
+)
+from mm2.config.keys.worker_keys import WorkerConfig, storage_topics
+from mm2.config.mirrormaker import BYTE_ARRAY_CONVERTER, DEDICATED_WORKER_DEFAULTS, SourceAndTarget
+from mm2.connect.api import ConnectError
+from mm2.connect.stores.internal_topic import InternalTopic, check, explain, why_missing
+from mm2.connect.stores.offset_survey import stored_configs
+from mm2.copy.causes import shortened
+from mm2.copy.spec import ChangesSpec, PartitionSpec
+from mm2.evidence import UNCOMPARED, counted
+from mm2.kafka.admin import Admin
+from mm2.kafka.admin.rights import Rights
+from mm2.kafka.error_codes import ErrorCode
+from mm2.kafka.errors import BrokerFailure, KafkaFailure, failures_in
+from mm2.kafka.structs import (
+    AclBinding,
+    AclFilter,
+    AclOperation,
+    AlterOpType,
+    NewTopic,
+    ResourceType,
+    TopicInfo,
+    TopicPartition,
+)
+from mm2.mirror.checkpoint_connector import kept_checkpoints
+from mm2.mirror.common import plugins
+from mm2.mirror.common.clients import ClientKind, MirrorClients, Side
+from mm2.mirror.common.discovery import TOPICS_PER_REQUEST, TopicsSeen, chunks, see_topics, vanished
+from mm2.mirror.common.internal_topics import KeptTopic, why_not_created
+from mm2.mirror.common.recurring_errors import RecurringErrors
+from mm2.mirror.common.syncs_topic import EMIT_SYNCS_KEY, kept_syncs, syncs_side, syncs_topic
+from mm2.mirror.groups.target_logs import TargetLoss, target_losses
+from mm2.mirror.heartbeat import kept_heartbeats
+from mm2.mirror.notes.ledgers import Ledgers, copied_topics
+from mm2.mirror.plan.required_acls import AclStatus, Names, RequiredAcl, Resource, features, required_acls
+from mm2.mirror.plan.way_back import way_back
+from mm2.mirror.preserved.leading_gaps import planned_gaps
+from mm2.mirror.preserved.preserved_offsets import PreservedOffsets, denies_writes
+from mm2.mirror.process.plans import FlowPlan
+from mm2.mirror.source.assigned_partitions import ASSIGNED_PARTITIONS_KEY, decode_partitions
+from mm2.mirror.source.record_changes import CONVERTER_KEYS, changes_spec, changing_keys
+from mm2.mirror.source.sample_records import try_samples
+from mm2.mirror.source_connector import TOLERANCE_KEY, topic_selection
+from mm2.mirror.topics.config_sync import ConfigSync
+from mm2.mirror.topics.own_topics import is_own_topic, kept_dead_letters, kept_ledger
+from mm2.mirror.topics.provenance import Provenance
+from mm2.mirror.topics.remote_topics import REPLICATION_FACTOR_KEY, RemoteTopics
+from mm2.mirror.topics.topic_acls import GROUP_ACLS_KEY, TopicAcls, sentence, writing_principals
+from mm2.mirror.topics.topic_configs import TopicConfigs
+from mm2.mirror.topics.topic_limits import RemoteTopicsLimits
+from mm2.mirror.topics.write_denials import WriteDenials, flow_principals, noted_denials, refusal
+
+_PREFLIGHT_S: Final = 5.0
+_READ_S: Final = 30.0
+_STORES: Final = ("config.storage.", "offset.storage.", "status.storage.")
+_NOT_ALLOWED: Final = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED})
+#: A pattern that looks like a literal topic name; a dot can be part of either.
+_LITERAL: Final = re.compile(r"[A-Za-z0-9_.-]+")
+_NAMES_SHOWN: Final = 10
+_HOSTED: Final = "kafka-cluster"
+_OFFSETS: Final = "__consumer_offsets"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An action on a cluster (an alias). ``error`` is the reason why it would fail; "" if none is known."""
+
+    cluster: str
+    action: str
+    subject: str
+    details: Mapping[str, str] = field(default_factory=dict)
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """The preview of one flow. ``errors`` and ``notes`` are messages.
+
+    ``errors`` prevent a part of the flow from working, ``notes`` are informational. ``unreachable`` are the aliases
+    of clusters that did not answer; nothing else is reported about them.
+    """
+
+    flow: str
+    steps: tuple[Step, ...]
+    rights: tuple[AclStatus, ...]
+    errors: tuple[str, ...]
+    notes: tuple[str, ...]
+    unreachable: tuple[str, ...]
+
+    def alias(self, side: Side) -> str:
+        """The alias of one of the flow's clusters."""
+        source, _, target = self.flow.partition("->")
+        return source if side is Side.SOURCE else target
+
+    @property
+    def is_well(self) -> bool:
+        """Whether no problem is known."""
+        return not (
+            self.errors
+            or any(step.error for step in self.steps)
+            or any(one.missing and not one.need.instead for one in self.rights)
+        )
+
+
+def preview(pair: SourceAndTarget, plan: FlowPlan, reverse: Mapping[str, str] | None = None) -> Preview:
+    """Preview a flow on its clusters as they are now. A failed request becomes an error or a note, never an exception.
+
+    ``reverse`` are the settings of the source connector of the flow in the opposite direction, if it is enabled.
+
+    Raises ConfigException or ConnectError for settings that cannot be used.
+    """
+    with ExitStack() as stack:
+        return _Previewer(pair, plan, stack, reverse).all()
+
+
+class _Collected(RecurringErrors):
+    """Collects errors instead of logging them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.errors: list[str] = []
+        self.notes: list[str] = []
+
+    def report(self, subject: str, message: str, *, is_note: bool = False) -> None:
+        (self.notes if is_note else self.errors).append(message)
+
+
+class _Previewer:
+    def __init__(
+        self, pair: SourceAndTarget, plan: FlowPlan, stack: ExitStack, reverse: Mapping[str, str] | None
+    ) -> None:
+        self._pair = pair
+        self._reverse = reverse
+        self._plan = plan
+        self._props = plan.resolved[_name(SOURCE_CONNECTOR)]
+        self._checkpoints = plan.resolved[_name(CHECKPOINT_CONNECTOR)]
+        self._heartbeats = plan.resolved[_name(HEARTBEAT_CONNECTOR)]
+        self._settings = AbstractConfig(MIRROR_SOURCE_CONFIG, self._props)
+        self._worker = WorkerConfig({**DEDICATED_WORKER_DEFAULTS, **plan.worker})
+        self._clients = MirrorClients(self._props)
+        self._selection = topic_selection(self._props, storage_topics(plan.worker))
+        self._steps: list[Step] = []
+        self._errors: list[str] = []
+        self._notes: list[str] = []
+        self._unreachable: list[str] = []
+        self._admins: dict[Side, Admin] = {}
+        self._changes: ChangesSpec | None = None
+        self._creatable: dict[tuple[Side, str], bool] = {}  # by missing topic
+        for side in Side:
+            cluster, admin = self._clients.admin(side, f"plan-{side.value}-admin")
+            stack.callback(cluster.close)
+            alias = self._clients.alias(side)
+            try:
+                cluster.preflight(_PREFLIGHT_S)
+                self._admins[side] = admin
+            except KafkaFailure as failure:
+                servers = self._props.get(f"{side.value}.cluster.bootstrap.servers")
+                self._unreachable.append(alias)
+                self._errors.append(
+                    f"Cluster {alias} cannot be used, so it was not checked ({alias}.bootstrap.servers = {servers}): {failure}"
+                )
+
+    def all(self) -> Preview:
+        own = self._own_topics()
+        self._record_changes()
+        source = target = TopicsSeen({}, {})
+        topics: set[str] = set()
+        former: set[str] = set()
+        if self._plan.replicates and len(self._admins) == len(Side):
+            try:
+                source = self._seen(Side.SOURCE, self._selection.is_selected)
+                remotes = set(map(self._selection.remote, source.partitions))
+                target = self._seen(Side.TARGET, lambda topic: topic in remotes or self._selection.is_remote(topic))
+                topics = self._topics_to_copy(source)
+                self._nothing_selected(topics)
+                former = self._other_names(topics, target)
+                self._lost_copies(topics)
+                self._remote_topics(topics, source, target)
+                self._merges(topics, source)
+                self._samples({topic: source.partitions[topic] for topic in topics})
+                self._topics_of_producers(topics)
+                self._configs(topics, target)
+                self._preserved_offsets(topics, source, target)
+                self._acls(topics, source)
+            except KafkaFailure as failure:
+                self._errors.append(str(failure))
+        if self._plan.replicates:
+            self._way_back(topics)
+        self._connectors(topics)
+        literal = self._literal_topics(source)
+        names = Names(
+            {
+                **own,
+                Resource.SELECTED_TOPICS: {*source.partitions, *source.unknown, *literal},
+                Resource.REMOTE_TOPICS: {*map(self._selection.remote, topics)},
+                Resource.FORMER_TOPICS: former,
+                Resource.GROUPS: self._groups(),
+                Resource.SYNCS_TOPIC: {syncs_topic(self._props)},
+            },
+            syncs_side(self._props),
+        )
+        enabled = features(self._props, self._checkpoints, self._worker, replicates=self._plan.replicates)
+        wanted = required_acls(enabled, self._worker.str("group.id"), names)
+        return Preview(
+            str(self._pair),
+            tuple(self._steps),
+            tuple(self._rights(wanted)),
+            tuple(dict.fromkeys(self._errors)),
+            tuple(dict.fromkeys(self._notes)),
+            tuple(self._unreachable),
+        )
+
+    def _record_changes(self) -> None:
+        keys = changing_keys(self._props, self._plan.worker) if self._plan.replicates else []
+        if not keys:
+            return
+        self._notes.append(
+            f"{', '.join(keys)}: the records of all topics of the flow are decoded, changed and encoded one by one. This takes "
+            "many times the processor time of copying batches as bytes."
+        )
+        found = self._changes = changes_spec(self._props, self._plan.worker, connector=_name(SOURCE_CONNECTOR), task=0)
+        if found is not None and found.not_repeatable:
+            self._notes.append(f"Delivery is at-least-once: {found.not_repeatable}.")
+
+    def _samples(self, topics: Mapping[str, int]) -> None:
+        """Run the transformations and converters on sample records, and report those that would fail."""
+        if self._changes is None:
+            return
+        remote, named = self._selection.remote, self._selection.named_if_routed
+        alias = self._pair.source
+        found = try_samples(
+            self._admins[Side.SOURCE],
+            self._changes,
+            topics,
+            lambda tp: PartitionSpec(tp.topic, tp.partition, remote(tp.topic), named(tp.topic)),
+        )
+        for key, failed in found.failed.items():
+            do = f"set {key} = {BYTE_ARRAY_CONVERTER}" if key in CONVERTER_KEYS else f"change {key or 'transforms'}"
+            self._errors.append(
+                f"{key or 'The record chain'} would stop {len(failed):,} of {len(found.partitions):,} partitions of {alias} from which "
+                f"sample records were read: {do}, or errors.tolerance = all. First error: {shortened(found.examples[key])}"
+            )
+        if found.skipped:
+            self._notes.append(
+                f"{found.skipped:,} of {found.records:,} sample records of {alias} would be skipped (errors.tolerance = all)."
+            )
+
+    # -- internal topics
+
+    def _own_topics(self) -> dict[Resource, set[str]]:
+        """The names of those on the target."""
+        stores = [InternalTopic.from_config(self._worker, prefix) for prefix in _STORES]
+        kept = {Resource.HEARTBEATS_TOPIC: kept_heartbeats(self._heartbeats)}
+        if self._plan.replicates:
+            kept[Resource.LEDGER] = kept_ledger(self._clients)
+            if self._settings.bool(EMIT_SYNCS_KEY):
+                kept[Resource.SYNCS_TOPIC] = kept_syncs(self._props)
+            if self._settings.str(TOLERANCE_KEY) == "all":
+                kept[Resource.DEAD_LETTERS_TOPIC] = kept_dead_letters(self._props)
+            if is_job_on(self._checkpoints, "emit.checkpoints"):
+                kept[Resource.CHECKPOINTS_TOPIC] = kept_checkpoints(self._checkpoints)
+        try:
+            self._stores(stores)
+            for topic in kept.values():
+                self._kept(topic)
+        except KafkaFailure as failure:
+            self._errors.append(str(failure))
+        own = {resource: {one.new.name} for resource, one in kept.items() if one.side is Side.TARGET}
+        return {**own, Resource.STORES: {one.name for one in stores}}
+
+    def _stores(self, topics: Iterable[InternalTopic]) -> None:
+        admin, alias = self._admins.get(Side.TARGET), self._pair.target
+        if admin is None:
+            return
+        for topic in topics:
+            found = admin.describe_topics([topic.name])[topic.name]
+            if isinstance(found, TopicInfo):
+                try:
+                    check(admin, topic, found, alias, single_partition=topic.prefix == "config.storage.")
+                except ConnectError as error:
+                    self._errors.append(f"{error}.")
+            elif vanished(found) and not topic.is_created:
+                self._errors.append(why_missing(topic))
+            elif vanished(found):
+                answer = self._rehearsed(Side.TARGET, topic.new_topic)
+                refusal = "" if answer is None else explain(admin, topic, answer, alias)
+                self._create(alias, topic.new_topic, refusal)
+            else:
+                self._errors.append(str(found))
+
+    def _kept(self, topic: KeptTopic) -> None:
+        admin, alias, new = self._admins.get(topic.side), self._clients.alias(topic.side), topic.new
+        if admin is None:
+            return
+        found = admin.describe_topics([new.name])[new.name]
+        if not vanished(found):
+            if isinstance(found, KafkaFailure):
+                self._errors.append(str(found))
+            return
+        answer = self._rehearsed(topic.side, new)
+        if topic.or_broker_default and _code(answer) == ErrorCode.INVALID_REPLICATION_FACTOR:
+            self._create(alias, new, "", by_default=True)
+        else:
+            self._create(alias, new, "" if answer is None else why_not_created(topic, answer))
+
+    def _rehearsed(self, side: Side, new: NewTopic) -> KafkaFailure | None:
+        answer = self._admins[side].create_topics([new], validate_only=True).get(new.name)
+        self._creatable[side, new.name] = _code(answer) not in _NOT_ALLOWED
+        return answer
+
+    def _create(self, cluster: str, new: NewTopic, error: str, *, by_default: bool = False) -> None:
+        factor = str(new.replication_factor)
+        if by_default:
+            factor = f"the brokers' default.replication.factor, since {cluster} has fewer brokers than {factor}"
+        elif new.replication_factor < 0:
+            factor = "the brokers' default.replication.factor"
+        partitions = str(new.partitions) if new.partitions > 0 else "the brokers' num.partitions"
+        details = {"partitions": partitions, "replication.factor": factor, **new.configs}
+        self._steps.append(Step(cluster, "create topic", new.name, details, error))
+
+    # -- topics to replicate
+
+    def _seen(self, side: Side, wanted: Callable[[str], bool]) -> TopicsSeen:
+        seen = see_topics(self._admins[side], wanted, {})
+        alias = self._clients.alias(side)
+        self._errors += [f"A topic of cluster {alias} cannot be described: {one}" for one in seen.unknown.values()]
+        return seen
+
+    @cached_property
+    def _ledgers(self) -> Ledgers:
+        return Ledgers(self._clients, self._admins[Side.TARGET])
+
+    def _topics_to_copy(self, source: TopicsSeen) -> set[str]:
+        collected = _Collected()
+        source_admin, target_admin = self._admins[Side.SOURCE], self._admins[Side.TARGET]
+        provenance = Provenance(source_admin, target_admin, self._selection, self._ledgers, collected, lambda _: False)
+        preserved = PreservedOffsets.of(self._props).among(source.partitions)
+        refused = self._selection.unroutable(source.partitions.keys(), preserved, lambda: copied_topics(self._ledgers))
+        allowed = provenance.foreseen(source.partitions.keys() - refused.keys())
+        self._errors += [*refused.values(), *collected.errors]
+        self._notes += [
+            f"Topic {topic} was failed over to cluster {self._pair.target} and is not copied."
+            for topic in sorted(provenance.handed_over)
+        ]
+        return allowed - provenance.handed_over
+
+    def _nothing_selected(self, topics: Collection[str]) -> None:
+        """Report a flow that would copy nothing."""
+        policy = self._selection.policy
+
+        def is_of_applications(topic: str) -> bool:
+            return not (
+                policy.is_heartbeats_topic(topic)
+                or policy.is_internal_topic(topic)
+                or is_own_topic(topic)
+                or self._selection.is_cycle(topic)
+            )
+
+        if any(map(is_of_applications, topics)):
+            return
+        alias = self._pair.source
+        there = sorted(filter(is_of_applications, self._admins[Side.SOURCE].list_topics()))
+        if not there:
+            self._notes.append(f"Nothing is copied yet: cluster {alias} has no topics that this client may describe.")
+        elif not any(map(self._selection.should_replicate, there)):
+            self._errors.append(
+                f"Nothing would be copied: topics and topics.exclude select no topic of cluster {alias}, which has {_first_of(there)}."
+            )
+
+    def _lost_copies(self, topics: Collection[str]) -> None:
+        """Report remote topics that do not have what the ledger has as copied: a start does not change the ledger's positions."""
+        try:
+            ledger = self._ledgers.own()
+        except KafkaFailure:
+            return  # nothing has been copied, or this is reported elsewhere
+        known = (ledger.entry(tp) for tp in ledger.partitions() if tp.topic in topics)
+        entries = [one for one in known if one is not None and one.remote_topic == self._selection.remote(one.topic)]
+        found = target_losses(self._admins[Side.TARGET], entries) if entries else {}
+        alias = self._pair.target
+        lost = [(tp, loss) for tp, loss in found.items() if isinstance(loss, TargetLoss)]
+        unread = list(failures_in(found).values())
+        if lost:
+            where = f"{counted(len(lost), 'partition')}, first {lost[0][0]}: {lost[0][1]}"
+            self._errors.append(f"Cluster {alias} does not have all records that were copied to it, in {where}.")
+        if unread:
+            why, partitions = str(unread[0]).rstrip("."), counted(len(unread), "partition")
+            self._notes.append(UNCOMPARED(is_known=False, target=alias, partitions=partitions, why=why))
+
+    def _other_names(self, topics: Collection[str], target: TopicsSeen) -> set[str]:
+        """Report remote topics to which the replication policy or the transformations now give other names than when they
+        were copied. Returns those with the old names that exist.
+        """
+        try:
+            ledger = self._ledgers.own()
+        except KafkaFailure:
+            return set()  # nothing has been copied, or this is reported elsewhere
+        entries = filter(None, (ledger.entry(tp) for tp in ledger.partitions() if tp.topic in topics))
+        names = {(entry.remote_topic, self._selection.remote(entry.topic)) for entry in entries}
+        renamed = sorted((before, now) for before, now in names if before != now)
+        if not renamed:
+            return set()
+        former = sorted({before for before, _ in renamed})
+        described = {
+            name: answer
+            for some in chunks(former, TOPICS_PER_REQUEST)
+            for name, answer in self._admins[Side.TARGET].describe_topics(some).items()
+        }
+        gone = {name for name in former if vanished(described[name])}
+        existing = sorted({now for _, now in renamed if now in target.partitions})
+        self._notes.append(
+            f"Remote topics get other names: {_first_of([f'{before} -> {now}' for before, now in renamed])}. Copying continues at "
+            "the current positions, in the topics with the new names. Records that have been copied so far remain in the topics "
+            "with the old names."
+        )
+        if existing:
+            self._notes.append(f"Topics with the new names exist already, records are appended: {_first_of(existing)}.")
+        if gone:
+            self._notes.append(
+                f"Topics with the old names do not exist any more: {_first_of(sorted(gone))}. Records that were in flight when the "
+                "flow last stopped are copied again."
+            )
+        return set(former) - gone
+
+    def _remote_topics(self, topics: Collection[str], source: TopicsSeen, target: TopicsSeen) -> None:
+        alias = self._pair.target
+        remote_topics = RemoteTopics(
+            self._admins[Side.SOURCE],
+            self._admins[Side.TARGET],
+            self._selection,
+            self._config_sync,
+            self._settings.int(REPLICATION_FACTOR_KEY),
+            lambda _: False,
+            or_broker_default=REPLICATION_FACTOR_KEY not in self._props,
+            limits=RemoteTopicsLimits.of(self._settings),
+        )
+        creatable = {
+            topic: source.partitions[topic] for topic in topics if self._selection.remote(topic) not in target.unknown
+        }
+        plan = remote_topics.plan(creatable, target.partitions)
+        answers = remote_topics.rehearse(plan.create)
+        for new in plan.create:
+            answer = answers.get(new.name)
+            self._creatable[Side.TARGET, new.name] = _code(answer) not in _NOT_ALLOWED
+            code = _code(answer)
+            if code == ErrorCode.INVALID_REPLICATION_FACTOR and remote_topics.or_broker_default:
+                self._create(alias, new, "", by_default=True)
+            elif code == ErrorCode.INVALID_CONFIG:
+                self._create(alias, new, "")
+                self._notes.append(f"Topic {new.name} is created without the properties that {alias} refuses: {answer}")
+            else:
+                self._create(alias, new, "" if answer is None else remote_topics.explained(answer))
+        for remote, count in plan.grow.items():
+            details = {"partitions": f"{target.partitions[remote]} -> {count}"}
+            self._steps.append(Step(alias, "add partitions", remote, details))
+        self._errors += [
+            f"Topic {remote} on cluster {alias} {why}"
+            for remote, why in (*plan.wide.items(), *plan.unknown.items(), *plan.over_limit.items())
+        ]
+
+    def _merges(self, topics: Collection[str], source: TopicsSeen) -> None:
+        """Report what the remote topics of several topics get of each of them."""
+        alias, here = self._pair.target, self._pair.source
+        for remote, several in sorted(self._selection.merges(topics).items()):
+            acls = "the ACLs of all of them" if self._settings.bool("sync.topic.acls.enabled") else "no ACLs"
+            count = max(source.partitions[topic] for topic in several)
+            self._notes.append(
+                f"Topics {', '.join(several)} of cluster {here} are copied to the same topic {remote} on {alias}: it gets {count} "
+                f"partitions, as the one with the most has, the configs of {several[0]}, and {acls}. Groups continue there at the "
+                "smallest of their positions, so they read some records again. mm2 verify does not compare such topics."
+            )
+
+    def _topics_of_producers(self, topics: Collection[str]) -> None:
+        """Report which topics producers would not find on the target after a failover, because remote topics have other names."""
+        if not self._selection.names_show_origin:
+            return
+        policy = self._selection.policy
+        names = sorted(topic for topic in topics if not policy.is_heartbeats_topic(topic))
+        # Not by a list: it has only topics that the flow may describe, and the flow needs no right on these.
+        described = {
+            name: answer
+            for some in chunks(names, TOPICS_PER_REQUEST)
+            for name, answer in self._admins[Side.TARGET].describe_topics(some).items()
+        }
+        missing = [name for name in names if vanished(described[name])]
+        if missing:
+            alias = self._pair.target
+            self._notes.append(
+                f"After a failover: producers need these topics on {alias}, which do not exist there: {_first_of(missing)}. "
+                "Create them before, unless the brokers create topics automatically."
+            )
+
+    def _way_back(self, topics: Collection[str]) -> None:
+        """Report what would not be copied back after a failover."""
+        policy, remote = self._selection.policy, self._selection.remote
+        found = way_back(
+            self._pair,
+            self._reverse,
+            {topic: remote(topic) for topic in topics if not policy.is_heartbeats_topic(topic)},
+            source=self._admins.get(Side.SOURCE),
+            target=self._admins.get(Side.TARGET),
+        )
+        self._notes += [f"After a failover: {one}." for one in found.sentences(copied=False)]
+
+    def _preserved_offsets(self, topics: Collection[str], source: TopicsSeen, target: TopicsSeen) -> None:
+        """What is filled before the first record, and remote partitions that are not written to."""
+        preserved = PreservedOffsets.of(self._props).among(topics)
+        if not preserved:
+            return
+        alias = self._pair.target
+        self._notes.append(
+            f"Records have the offsets of {self._pair.source} on {alias}: {_first_of(preserved)}. Where offsets have no record (compacted or "
+            f"transactional topics), {alias} has transaction markers with the time of copying. A search by time may find them before "
+            "older records, and retention.ms keeps their segments from then on. Search by time on "
+            f"{self._pair.source}: the offsets are the same."
+        )
+        targets = {
+            TopicPartition(topic, index): TopicPartition(self._selection.remote(topic), index)
+            for topic in preserved
+            for index in range(source.partitions[topic])
+        }
+        source_admin, target_admin = self._admins[Side.SOURCE], self._admins[Side.TARGET]
+        for gap in planned_gaps(source_admin, target_admin, targets, target.partitions):
+            if gap.error:
+                self._errors.append(
+                    f"{gap.target} on cluster {alias} cannot have the offsets of its source: {gap.error}"
+                )
+            else:
+                self._steps.append(Step(alias, "fill offsets", str(gap.target), gap.details))
+        if denies_writes(self._props):
+            self._write_denials(preserved)
+
+    def _write_denials(self, preserved: Collection[str]) -> None:
+        """The ACLs that leave WRITE on remote topics to the flow, and why they cannot be created."""
+        alias, own = self._pair.target, flow_principals(self._clients)
+        denials = WriteDenials(
+            self._admins[Side.TARGET], self._selection, self._ledgers, _Collected(), own, lambda _: True
+        )
+        try:
+            acls, problems = denials.plan(preserved)
+        except BrokerFailure as failure:
+            if not (reason := refusal(failure, alias)):
+                raise
+            self._errors.append(f"{reason}.")
+            return
+        self._steps += [Step(alias, "create ACL", sentence(acl)) for acl in acls]
+        self._errors += [f"{topic} is not copied: {problem}" for topic, problem in problems.items()]
+        self._notes.append(
+            f"Only {', '.join(sorted(own))} and super users may write to the remote topics on {alias} until mm2 failover or promote: "
+            f"{_first_of([self._selection.remote(topic) for topic in preserved])}."
+        )
+
+    @property
+    def _config_sync(self) -> ConfigSync:
+        return ConfigSync(plugins.config_property_filter(self._props))
+
+    def _configs(self, topics: Collection[str], target: TopicsSeen) -> None:
+        if not is_job_on(self._props, "sync.topic.configs"):
+            return
+        collected, alias = _Collected(), self._pair.target
+        source_admin, target_admin = self._admins[Side.SOURCE], self._admins[Side.TARGET]
+        configs = TopicConfigs(source_admin, target_admin, self._config_sync, alias, collected)
+        pairs = [(topic, self._selection.remote(topic)) for topic in sorted(self._selection.config_sources(topics))]
+        there = [(topic, remote) for topic, remote in pairs if remote in target.partitions]
+        for changes, _ in configs.plan(there):
+            for remote, operations in changes.items():
+                details = {
+                    one.name: "back to the default" if one.op is AlterOpType.DELETE else str(one.value)
+                    for one in operations
+                }
+                self._steps.append(Step(alias, "alter configs", remote, details))
+        self._errors += collected.errors
+        self._notes += collected.notes
+
+    def _acls(self, topics: Collection[str], source: TopicsSeen) -> None:
+        if not is_job_on(self._props, "sync.topic.acls"):
+            return
+        collected, alias = _Collected(), self._pair.target
+        groups = plugins.group_filter(self._props) if self._settings.bool(GROUP_ACLS_KEY) else None
+        source_admin, target_admin = self._admins[Side.SOURCE], self._admins[Side.TARGET]
+        writers = writing_principals(self._clients.settings(Side.TARGET, ClientKind.PRODUCER, ""))
+        acls = TopicAcls(
+            source_admin, target_admin, self._selection, groups, self._ledgers, collected, writers, self._denied
+        )
+        try:
+            plan = acls.plan(sorted(topics), source.partitions.keys() - topics)
+        except KafkaFailure as failure:
+            if _code(failure) == ErrorCode.SECURITY_DISABLED:
+                self._notes.append("A cluster has no authorizer, so there are no ACLs to sync.")
+            else:
+                self._errors.append(f"ACLs cannot be synced (sync.topic.acls.enabled=false disables this): {failure}")
+            return
+        self._notes += [
+            f"{sentence(acl)} is not copied to cluster {alias}, where only MirrorMaker may write." for acl in plan.eased
+        ]
+        self._steps += [Step(alias, "create ACL", sentence(acl)) for acl in plan.create]
+        self._steps += [Step(alias, "remove ACL", sentence(acl)) for acl in plan.remove or ()]
+
+    def _denied(self) -> Collection[AclBinding]:
+        try:
+            return noted_denials(self._ledgers.own())
+        except KafkaFailure:
+            return ()  # nothing has been denied, or this is reported elsewhere
+
+    # -- connectors
+
+    def _connectors(self, topics: Collection[str]) -> None:
+        """The configurations that a new leader would write, see `mm2.mirror.process.maker.Configurer`, and what they stop."""
+        admin = self._admins.get(Side.TARGET)
+        if admin is None:
+            return
+        topic, alias = self._worker.str("config.storage.topic"), self._pair.target
+        stored: Mapping[str, Mapping[str, str | None]] = {}
+        found = admin.describe_topics([topic])[topic]
+        try:
+            if isinstance(found, TopicInfo):
+                state = stored_configs(admin.cluster, topic, _READ_S)
+                stored = state.connector_configs
+                self._stopped(state.all_task_configs(_name(SOURCE_CONNECTOR)), topics)
+            elif not vanished(found):
+                raise found
+        except KafkaFailure as failure:
+            self._errors.append(f"The connector configurations that are stored cannot be read: {failure}")
+            return
+        for name, wanted in self._plan.connectors.items():
+            before = stored.get(name)
+            if before is None:
+                self._steps.append(Step(alias, "write connector config", name, {"": "new"}))
+            elif before != wanted:
+                old = {key: value for key, value in before.items() if value is not None}
+                changed = (line.partition(": ") for line in difference(old, wanted, ()))
+                self._steps.append(
+                    Step(alias, "write connector config", name, {key: value for key, _, value in changed})
+                )
+
+    def _stopped(self, tasks: Iterable[Mapping[str, str | None]], topics: Collection[str]) -> None:
+        """Topics that the stored tasks copy and that the file does not select any more. Promoted ones are reported already."""
+        copied: set[str] = set()
+        for task in tasks:
+            text = task.get(ASSIGNED_PARTITIONS_KEY)
+            try:
+                copied |= {tp.topic for tp in decode_partitions(text)} if text else set()
+            except ValueError as error:
+                self._notes.append(f"The topics that are copied now are not known: {error}")
+                return
+        for topic in sorted(copied - set(topics)):
+            if not self._plan.replicates:
+                reason = f"{self._pair}.enabled=false"
+            elif not self._selection.is_selected(topic):
+                reason = "topics and topics.exclude do not select it"
+            elif self._selection.has_reserved_name(topic):
+                reason = f"its remote topic would be the internal topic {self._selection.remote(topic)}"
+            else:
+                continue
+            self._steps.append(Step(self._pair.target, "stop copying", topic, {"": reason}))
+
+    # -- permissions
+
+    def _literal_topics(self, source: TopicsSeen) -> set[str]:
+        """Topics that the file names but that were not found: they do not exist, or we may not describe them."""
+        admin = self._admins.get(Side.SOURCE)
+        if admin is None or not self._plan.replicates:
+            return set()
+        named = {name.strip() for name in self._props.get("topics", "").split(",")}
+        missing = sorted(
+            name for name in named if _LITERAL.fullmatch(name) and name not in {*source.partitions, *source.unknown}
+        )
+        hidden = set()
+        for name, answer in (admin.describe_topics(missing) if missing else {}).items():
+            if _code(answer) in _NOT_ALLOWED:
+                hidden.add(name)
+            elif vanished(answer) and not any(re.fullmatch(name, topic) for topic in source.partitions):
+                self._notes.append(f"Cluster {self._pair.source} has no topic {name}, which is listed in topics.")
+        return hidden
+
+    def _groups(self) -> set[str]:
+        admin = self._admins.get(Side.SOURCE)
+        if admin is None or not self._plan.replicates:
+            return set()
+        group_filter = plugins.group_filter(self._checkpoints)
+        try:
+            return {one.group_id for one in admin.list_groups() if group_filter.should_replicate_group(one.group_id)}
+        except KafkaFailure as failure:
+            self._errors.append(f"The groups of cluster {self._pair.source} cannot be listed: {failure}")
+            return set()
+
+    def _rights(self, wanted: Iterable[RequiredAcl]) -> Iterator[AclStatus]:
+        by_side: dict[Side, list[RequiredAcl]] = {}
+        for need in wanted:
+            by_side.setdefault(need.side, []).append(need)
+        for side, some in by_side.items():
+            admin = self._admins.get(side)
+            if admin is None:
+                yield from (AclStatus(need, unknown=need.names, note="the cluster does not answer") for need in some)
+                continue
+            if self._without_authorizer(side, admin):
+                yield from (AclStatus(need, note="the cluster has no authorizer") for need in some)
+                continue
+            known = _KnownAcls(admin, some, {name: can for (at, name), can in self._creatable.items() if at is side})
+            for need in some:
+                yield known.judged(need)
+
+    def _without_authorizer(self, side: Side, admin: Admin) -> bool:
+        try:
+            admin.describe_acls(AclFilter(resource_type=ResourceType.CLUSTER))
+        except KafkaFailure as failure:
+            if _code(failure) == ErrorCode.SECURITY_DISABLED:
+                self._notes.append(f"Cluster {self._clients.alias(side)} has no authorizer: everything is allowed.")
+                return True
+        return False
+
+
+def _first_of(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    return ", ".join(names[:_NAMES_SHOWN]) + more
+
+
+class _KnownAcls:
+    """Our permissions as the brokers of one cluster report them.
+
+    ``creatable`` has, by missing topic, whether a validate-only creation was allowed.
+    """
+
+    def __init__(self, admin: Admin, wanted: Iterable[RequiredAcl], creatable: Mapping[str, bool]) -> None:
+        self._creatable = creatable
+        names: dict[ResourceType, set[str]] = {}
+        for need in wanted:
+            names.setdefault(need.kind, set()).update(need.names)
+        self._rights: dict[tuple[ResourceType, str], Rights | KafkaFailure] = {}
+        for some in chunks(sorted(names.get(ResourceType.TOPIC, ())), TOPICS_PER_REQUEST):
+            self._take(ResourceType.TOPIC, admin.topic_rights(some))
+        if _has_groups(admin):
+            self._take(ResourceType.GROUP, admin.group_rights(sorted(names.get(ResourceType.GROUP, ()))))
+        try:
+            self._take(ResourceType.CLUSTER, {_HOSTED: admin.cluster_rights()})
+        except KafkaFailure as failure:
+            self._take(ResourceType.CLUSTER, {_HOSTED: failure})
+
+    def _take(self, kind: ResourceType, answers: Mapping[str, Rights | KafkaFailure]) -> None:
+        self._rights.update({(kind, name): answer for name, answer in answers.items()})
+
+    def judged(self, need: RequiredAcl) -> AclStatus:
+        if need.kind is ResourceType.TRANSACTIONAL_ID:
+            return AclStatus(need, unknown=need.names, note="brokers do not report permissions on transactional ids")
+        missing, unknown, notes = [], [], []
+        for name in need.names:
+            allowed, note = self._judge(need, name)
+            if allowed is None:
+                unknown.append(name)
+                notes.append(note)
+            elif not allowed:
+                missing.append(name)
+        note = need.instead if missing else next(iter(notes), "")
+        return AclStatus(need, tuple(missing), tuple(unknown), note)
+
+    def _judge(self, need: RequiredAcl, name: str) -> tuple[bool | None, str]:
+        """Whether the operation is allowed; None and the reason if this cannot be known."""
+        answer = self._rights.get((need.kind, name))
+        if answer is None:
+            return None, "brokers report permissions on groups only if they have groups"
+        cluster = self._rights.get((ResourceType.CLUSTER, _HOSTED))
+        if need.operation is AclOperation.CREATE:
+            if name in self._creatable:
+                return self._creatable[name], ""
+            if not vanished(answer):
+                return True, ""  # the topic exists
+            return True if isinstance(
+                cluster, frozenset
+            ) and AclOperation.CREATE in cluster else None, "it was not checked"
+        if isinstance(answer, frozenset):
+            return need.operation in answer, ""
+        if vanished(answer):
+            return None, "brokers report permissions only for topics that exist"
+        if isinstance(answer, BrokerFailure) and answer.code in (*_NOT_ALLOWED, ErrorCode.GROUP_AUTHORIZATION_FAILED):
+            return (
+                (False, "")
+                if need.operation is AclOperation.DESCRIBE
+                else (None, "without permission to describe it, others are not reported")
+            )
+        return None, str(answer)
+
+
+def _has_groups(admin: Admin) -> bool:
+    """Whether the cluster has groups.
+
+    Looking up a group's coordinator would create the offsets topic if it does not exist.
+    """
+    found = admin.describe_topics([_OFFSETS])[_OFFSETS]
+    if isinstance(found, TopicInfo) or vanished(found):
+        return isinstance(found, TopicInfo)
+    try:
+        return bool(admin.list_groups())
+    except KafkaFailure:
+        return False
+
+
+def _name(java_class: str) -> str:
+    return java_class.rpartition(".")[2]
+
+
+def _code(failure: object) -> int | None:
+    return failure.code if isinstance(failure, BrokerFailure) else None

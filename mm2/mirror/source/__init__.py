@@ -1,0 +1,1 @@
+"""What source tasks copy: assignment of partitions, start positions, and changes of records."""

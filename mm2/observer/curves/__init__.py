@@ -1,0 +1,1 @@
+"""Values of the last day, and of more time from a Prometheus."""

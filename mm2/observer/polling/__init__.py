@@ -1,0 +1,1 @@
+"""Periodic requests to both clusters, each kind on its own thread."""

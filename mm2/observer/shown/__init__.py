@@ -1,0 +1,1 @@
+"""The snapshot as metrics and as JSON, sums over topics, and colours of states."""

@@ -1,0 +1,1 @@
+"""Building blocks of pages: tables, charts, words, and actions through REST."""

@@ -1,0 +1,97 @@
+"""Assigned work of a group member without responses of the coordinator."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from mm2.connect.group.assignor import CooperativeAssignor
+from mm2.connect.group.membership import GroupMember, _Dropped, _merge, _Rebalanced
+from mm2.connect.group.protocol import CONFIG_MISMATCH, NO_ERROR, URL_NOT_USED, WorkerAssignment
+from mm2.connect.stores.config_state import ClusterConfigState, ConnectorTaskId
+from mm2.kafka.client.cluster import Cluster
+from mm2.kafka.group.classic_member import GroupTimings
+from mm2.kafka.settings.client_settings import ClientSettings
+
+TASK = ConnectorTaskId("c", 0)
+HELD = WorkerAssignment(NO_ERROR, "m", URL_NOT_USED, 1, ("c",), (TASK,), version=2)
+MISMATCH = WorkerAssignment(CONFIG_MISMATCH, "m", URL_NOT_USED, 2, version=2)
+
+
+class Revoked:
+    """A listener that records the revoked connectors and tasks."""
+
+    def __init__(self) -> None:
+        self.connectors: list[str] = []
+        self.tasks: list[ConnectorTaskId] = []
+
+    def on_assigned(self, assignment: WorkerAssignment, generation: int) -> None:
+        raise AssertionError("nothing is assigned here")
+
+    def on_revoked(self, leader: str, connectors: Sequence[str], tasks: Sequence[ConnectorTaskId]) -> None:
+        self.connectors.extend(connectors)
+        self.tasks.extend(tasks)
+
+
+def member(listener: Revoked, held: WorkerAssignment) -> GroupMember:
+    made = GroupMember(
+        Cluster(ClientSettings.from_props({"bootstrap.servers": "127.0.0.1:1"}), name="T"),
+        group_id="g",
+        timings=GroupTimings(10_000, 60_000, 3_000),
+        connect_protocol="sessioned",
+        url=URL_NOT_USED,
+        assignor=CooperativeAssignor(0, lambda: 0),
+        configs=ClusterConfigState,
+        listener=listener,
+        stage=lambda: "testing",
+    )
+    made._allocation = held
+    return made
+
+
+@pytest.mark.parametrize("held", [HELD, _merge(HELD, MISMATCH)], ids=["assigned", "kept over a failed round"])
+@pytest.mark.parametrize("way", ["revoke_all", "dropped"])
+def test_everything_assigned_is_revoked(held: WorkerAssignment, way: str) -> None:
+    listener = Revoked()
+    lost = member(listener, held)
+    if way == "revoke_all":
+        lost.revoke_all("testing")
+    else:
+        lost._event = _Dropped("testing")
+        lost._handle_event()
+    assert (listener.connectors, listener.tasks) == (["c"], [TASK])
+    assert lost._allocation is None
+
+
+def test_after_an_unnoticed_session_timeout_everything_stops_before_rejoining() -> None:
+    listener = Revoked()
+    frozen = member(listener, HELD)
+    frozen._lease.begin()
+    with frozen._changed:
+        frozen._lose()
+    assert not frozen.is_ours()
+    # A response that was in flight is ignored.
+    frozen._event = _Rebalanced(HELD, 7, "sessioned")
+    frozen._handle_event()
+    assert (listener.connectors, listener.tasks) == (["c"], [TASK])
+    assert frozen._allocation is None
+    assert frozen._rejoin
+    assert frozen.is_ours(), "no task remains that another worker could own"
+
+
+def test_an_expired_lease_revokes_the_tasks_at_the_next_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    listener = Revoked()
+    frozen = member(listener, HELD)
+    frozen._lease.begin()
+    monkeypatch.setattr(frozen._lease, "_until_s", 0.0)
+    watching = threading.Thread(target=frozen._watch_lease, daemon=True)
+    watching.start()
+    frozen.poll(10)
+    assert listener.tasks == [TASK]
+    with frozen._changed:
+        frozen._stopping = True
+        frozen._changed.notify_all()
+    watching.join(60)
+    assert not watching.is_alive()
