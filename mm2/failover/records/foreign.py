@@ -72,11 +72,14 @@ def foreign_records(sides: Sides, partitions: Iterable[PartitionEvidence], side:
             own = set[int]()
             if entry is not None and entry.session is not None:
                 own = {entry.session.producer.producer_id, *(one.producer.producer_id for one in entry.ended_sessions)}
+            elif entry is not None and entry.written_by >= 0:
+                own = {entry.written_by}
             runs: list[ForeignRun] = []
             for first, after in ranges:
                 if start.offset < after:
                     # Aborted transactions of the flow have left records, too.
-                    rows = look_up.foreign_runs(tp, max(first, start.offset), after, own, read_committed=not own)
+                    is_committed = entry is None or entry.session is None
+                    rows = look_up.foreign_runs(tp, max(first, start.offset), after, own, read_committed=is_committed)
                     runs += (ForeignRun(*row) for row in rows)
             if runs:
                 found[tp] = tuple(runs)
@@ -116,7 +119,7 @@ def _unknown(
     known = list(copied.on_target) if source_end is None else copied.on_target_before(source_end)
     if back is not None and (kept := kept_records(back).get(tp)) is not None and kept.is_of(entry.target_id):
         known += [(run.first, run.after) for run in kept.runs]
-    if entry.session is None and first is not None and source_end is None:
+    if entry.session is None and first is not None and source_end is None and entry.written_by < 0:
         until = min(until, entry.mark.target)  # a transaction may have been committed since
     returned = None if back is None else back.entry(tp)
     if back is not None and returned is not None and _is_of(returned.source_id, entry.target_id):

@@ -753,3 +753,40 @@ def test_a_topic_that_belongs_to_the_other_flow_is_listed_with_its_own_records(f
     (group,) = report["groups"]
     assert (group["translated"], group["outcome"]) == (None, "no place")
     assert committed(failed_over.a, failed_over.group, new) < 0
+
+
+def test_records_after_the_last_transaction_of_a_copy_are_listed(failed_over: Copied) -> None:
+    """Given a topic that A->B has copied to B in exactly-once mode, where applications have written 50 records since; validates that
+    B->A, which does not copy it, does not leave them behind, and takes no record of A->B for one of theirs.
+    """
+    new, (first, second) = f"{failed_over.topic}-new", failed_over.aliases
+    failed_over.ask("failback", failed_over.there)
+    returned = LedgerEntry(failed_over.topic, 0, failed_over.topic, Mark(10, 10, 0), 10, end=10)
+    write_ledger(failed_over.a, second, returned, [])
+    for broker in (failed_over.a, failed_over.b):
+        create(broker, new)
+    write(failed_over.a, new, [(None, NUMBER)] * 20, 0)
+    producer = producer_of(failed_over.b, transactional__id=new)
+    producer.init_transactions(60)
+    for _ in range(2):  # the entry below is that of the first one
+        producer.begin_transaction()
+        for _ in range(10):
+            producer.produce(new, NUMBER)
+        producer.commit_transaction(60)
+    (copied,) = {header.producer_id for header, _ in batches(failed_over.b, new)}
+    write(failed_over.b, new, [(None, NUMBER)] * 50, 0)
+    now_ms = time.time_ns() // 1_000_000
+    path = [[admin(failed_over.a).list_topics(timeout=60).cluster_id, now_ms]]
+    entry = LedgerEntry(new, 0, new, Mark(10, 10, 10), 10, end=20, written_by=copied)
+    notes = [
+        note_record(PROVENANCE_NOTE, [new], {"paths": [path]}),
+        note_record(PROVENANCE_NOTE, [], {"until.ms": now_ms + 3_600_000}),
+        entry_record(entry),
+        chunk_record(entry.source, SegmentChunk(0, [Segment(0, 0, 10)])),
+    ]
+    write(failed_over.b, ledger_topic(first), [(row.key, row.value) for row in notes], 0)
+    with failed_over.file.open("a") as file:
+        file.write(f"\n{failed_over.back}.enabled = true\n")
+    sentence = failed_over.ask("failover", failed_over.back, "--wait", "1", "--yes", code=2)["sentence"]
+    assert f"has 50 records that are not on {first}" in sentence, sentence
+    assert "offsets 22-71" in sentence, sentence
