@@ -84,7 +84,8 @@ def test_a_write_with_a_retriable_error_is_retried(configure: Callable[[Configs]
     herder = Configs(write_failure(), PrivilegedWriteError("no producer, since a zombie has fenced it"))
     configure(herder)
     wait_until(lambda: herder.stored == WANTED, 30, what="the configs", interval_s=0.01)
-    assert sorted(herder.writes) == ["one", "one", "two", "two"]
+    # Both failures may be those of the first connector, if it is tried again before the second one is written.
+    assert (len(herder.writes), set(herder.writes)) == (4, {"one", "two"})
 
 
 @pytest.mark.parametrize("error", [NotLeader("no", None), ConnectError("the configuration is invalid")])
