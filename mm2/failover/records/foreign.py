@@ -44,14 +44,7 @@ def foreign_records(sides: Sides, partitions: Iterable[PartitionEvidence], side:
     for one in named:
         until = one.target_offset if side is Side.TARGET else one.copied
         entry = there.entry(one.source)
-        if (
-            one.target_error
-            or one.is_gone
-            or not until
-            or entry is None
-            or entry.target != one.source
-            or entry.is_preserved
-        ):
+        if one.target_error or one.is_gone or not until or entry is None or entry.target != one.source:
             continue
         is_left = _is_replaced(entry, topics.get(one.topic))
         # The source may have lost the end of its log, or all of it.
@@ -125,8 +118,10 @@ def _unknown(
     if back is not None and returned is not None and _is_of(returned.source_id, entry.target_id):
         known += Translation(back.chunks(tp), returned.mark, returned.end).on_source
     found = holes(known, begin, until)
-    if entry.session is None and not entry.foreign and source_end is None:  # transaction markers
-        found = [(first, after) for first, after in found if after - first > 1]
+    if entry.session is None and not entry.foreign and source_end is None:
+        # The marker of a transaction follows its last record. To read each of them takes too long, since there are 32,000 and more.
+        ends = {after for _, after in copied.on_target}
+        found = [(first, after) for first, after in found if after - first > 1 or first not in ends]
     return found
 
 

@@ -640,6 +640,34 @@ class Copied:
         assert got == code, (got, out, err)
         return dict(json.loads(out)) if out else {"sentence": err}
 
+    def receive(self, topic: str) -> None:
+        """Let A->B have created an empty topic on B, which B->A does not copy for this reason; A->B is copying the other one again."""
+        first, second = self.aliases
+        self.ask("failback", self.there)
+        returned = LedgerEntry(self.topic, 0, self.topic, Mark(10, 10, 0), 10, end=10)
+        write_ledger(self.a, second, returned, [])
+        for broker in (self.a, self.b):
+            create(broker, topic)
+        now_ms = time.time_ns() // 1_000_000
+        notes = [
+            note_record(
+                PROVENANCE_NOTE, [topic], {"paths": [[[admin(self.a).list_topics(timeout=60).cluster_id, now_ms]]]}
+            ),
+            note_record(PROVENANCE_NOTE, [], {"until.ms": now_ms + 3_600_000}),
+        ]
+        write(self.b, ledger_topic(first), [(row.key, row.value) for row in notes], 0)
+        with self.file.open("a") as file:
+            file.write(f"\n{self.back}.enabled = true\n")
+
+    def left_behind(self) -> list[dict[str, int]]:
+        """The records of the other topic on B that a failover to A would leave behind; the command is refused for their sake."""
+        report = self.ask("failover", self.back, "--dry-run", code=1)
+        runs = [run for one in report["partitions"] for run in one["foreign_on_source"]]
+        count = sum(run["records"] for run in runs)
+        sentence = self.ask("failover", self.back, "--wait", "1", "--yes", code=2)["sentence"]
+        assert f"has {count} records that are not on {self.aliases[0]}" in sentence, sentence
+        return runs
+
     def is_turned(self) -> bool:
         return sum(ends(self.a, f"mm2-offsets.{self.aliases[1]}.internal")) > 0
 
@@ -723,23 +751,10 @@ def test_a_topic_that_belongs_to_the_other_flow_is_listed_with_its_own_records(f
     not copy it, does not leave them behind, and gives its groups no offset in the empty topic on A.
     """
     new, (first, second) = f"{failed_over.topic}-new", failed_over.aliases
-    failed_over.ask("failback", failed_over.there)
-    returned = LedgerEntry(failed_over.topic, 0, failed_over.topic, Mark(10, 10, 0), 10, end=10)
-    write_ledger(failed_over.a, second, returned, [])
-    for broker in (failed_over.a, failed_over.b):
-        create(broker, new)
+    failed_over.receive(new)
     write(failed_over.b, new, [(None, NUMBER)] * 50, 0)
-    now_ms = time.time_ns() // 1_000_000
-    path = [[admin(failed_over.a).list_topics(timeout=60).cluster_id, now_ms]]
-    notes = [
-        note_record(PROVENANCE_NOTE, [new], {"paths": [path]}),
-        note_record(PROVENANCE_NOTE, [], {"until.ms": now_ms + 3_600_000}),
-        entry_record(LedgerEntry(new, 0, new, Mark(0, 50, 0), 0, end=0)),
-    ]
-    write(failed_over.b, ledger_topic(first), [(row.key, row.value) for row in notes], 0)
+    write_ledger(failed_over.b, first, LedgerEntry(new, 0, new, Mark(0, 50, 0), 0, end=0), [])
     commit(failed_over.b, failed_over.group, {(new, 0): 20})
-    with failed_over.file.open("a") as file:
-        file.write(f"\n{failed_over.back}.enabled = true\n")
     out = asked(failed_over.capsys, "status", failed_over.file, failed_over.back, "--json")[1]
     (status,) = json.loads(out)["flows"]
     assert f"{second} has 1 topic that came from {first}: records that other producers" in status["sentence"], status
@@ -755,38 +770,43 @@ def test_a_topic_that_belongs_to_the_other_flow_is_listed_with_its_own_records(f
     assert committed(failed_over.a, failed_over.group, new) < 0
 
 
-def test_records_after_the_last_transaction_of_a_copy_are_listed(failed_over: Copied) -> None:
-    """Given a topic that A->B has copied to B in exactly-once mode, where applications have written 50 records since; validates that
-    B->A, which does not copy it, does not leave them behind, and takes no record of A->B for one of theirs.
+@pytest.mark.parametrize("early", [0, 1])
+def test_records_around_the_transactions_of_a_copy_are_listed(failed_over: Copied, early: int) -> None:
+    """Given a topic that A->B has copied to B in exactly-once mode, where applications have written 50 records since, and none or one
+    before; validates that B->A, which does not copy it, does not leave them behind, and takes no record of A->B for one of theirs.
     """
-    new, (first, second) = f"{failed_over.topic}-new", failed_over.aliases
-    failed_over.ask("failback", failed_over.there)
-    returned = LedgerEntry(failed_over.topic, 0, failed_over.topic, Mark(10, 10, 0), 10, end=10)
-    write_ledger(failed_over.a, second, returned, [])
-    for broker in (failed_over.a, failed_over.b):
-        create(broker, new)
-    write(failed_over.a, new, [(None, NUMBER)] * 20, 0)
-    producer = producer_of(failed_over.b, transactional__id=new)
+    topic = f"{failed_over.topic}-new"
+    failed_over.receive(topic)
+    write(failed_over.b, topic, [(None, NUMBER)] * early, 0)
+    producer = producer_of(failed_over.b, transactional__id=topic)
     producer.init_transactions(60)
     for _ in range(2):  # the entry below is that of the first one
         producer.begin_transaction()
         for _ in range(10):
-            producer.produce(new, NUMBER)
+            producer.produce(topic, NUMBER)
         producer.commit_transaction(60)
-    (copied,) = {header.producer_id for header, _ in batches(failed_over.b, new)}
-    write(failed_over.b, new, [(None, NUMBER)] * 50, 0)
-    now_ms = time.time_ns() // 1_000_000
-    path = [[admin(failed_over.a).list_topics(timeout=60).cluster_id, now_ms]]
-    entry = LedgerEntry(new, 0, new, Mark(10, 10, 10), 10, end=20, written_by=copied)
-    notes = [
-        note_record(PROVENANCE_NOTE, [new], {"paths": [path]}),
-        note_record(PROVENANCE_NOTE, [], {"until.ms": now_ms + 3_600_000}),
-        entry_record(entry),
-        chunk_record(entry.source, SegmentChunk(0, [Segment(0, 0, 10)])),
-    ]
-    write(failed_over.b, ledger_topic(first), [(row.key, row.value) for row in notes], 0)
-    with failed_over.file.open("a") as file:
-        file.write(f"\n{failed_over.back}.enabled = true\n")
-    sentence = failed_over.ask("failover", failed_over.back, "--wait", "1", "--yes", code=2)["sentence"]
-    assert f"has 50 records that are not on {first}" in sentence, sentence
-    assert "offsets 22-71" in sentence, sentence
+    written_by = {header.producer_id for header, _ in batches(failed_over.b, topic) if header.base_offset >= early}
+    write(failed_over.b, topic, [(None, NUMBER)] * 50, 0)
+    entry = LedgerEntry(topic, 0, topic, Mark(10, early + 10, 10), 10, end=20, written_by=written_by.pop())
+    write_ledger(failed_over.b, failed_over.aliases[0], entry, [Segment(0, early, 10)])
+    before = [{"first": 0, "last": 0, "records": 1}] * early
+    assert failed_over.left_behind() == [*before, {"first": early + 22, "last": early + 71, "records": 50}]
+
+
+def test_records_after_a_copy_with_preserved_offsets_are_listed(failed_over: Copied) -> None:
+    """Given a topic that A->B has copied to B with its offsets, of which two filled a gap, where applications have written 50 records
+    since; validates that B->A, which does not copy it, does not leave them behind.
+    """
+    topic = f"{failed_over.topic}-new"
+    failed_over.receive(topic)
+    write(failed_over.b, topic, [(None, NUMBER)] * 4, 0)
+    producer = producer_of(failed_over.b, transactional__id=topic)
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    producer.produce(topic, NUMBER)
+    producer.commit_transaction(60)
+    write(failed_over.b, topic, [(None, NUMBER)] * 54, 0)
+    session = Session(ProducerIdentity(0, 0), Mark(0, 0, 0))
+    entry = LedgerEntry(topic, 0, topic, Mark(10, 10, 9), 10, end=10, session=session, is_preserved=True)
+    write_ledger(failed_over.b, failed_over.aliases[0], entry, [Segment(0, 0, 5), Segment(6, 6, 4)])
+    assert failed_over.left_behind() == [{"first": 10, "last": 59, "records": 50}]
