@@ -146,12 +146,13 @@ def planned_gaps(
 
 @dataclass(slots=True)
 class LeadingGap:
-    """Offsets before ``end`` that are to be filled, since ``since_ms``; ``at`` is the next one."""
+    """Offsets before ``end`` that are to be filled, since ``since_ms``; ``at`` is the next one. ``is_withdrawn``: they are not any more."""
 
     target: TopicPartition
     end: int
     since_ms: int
     at: int = 0
+    is_withdrawn: bool = False
 
 
 class LeadingGaps:
@@ -173,6 +174,7 @@ class LeadingGaps:
         self._lock = threading.Lock()
         self._ready: set[TopicPartition] = set()
         self._wanted: dict[TopicPartition, LeadingGap] = {}
+        self._current: TopicPartition | None = None  # of which a request may be unanswered
         self._waiting: dict[TopicPartition, Preparation] = {}  # those that are not filled themselves
         self._restored: set[str] = set()  # remote topics with their own configuration
         self._before: dict[str, _Configs] = {}  # what is to be restored, as in the notes in the ledger
@@ -201,7 +203,11 @@ class LeadingGaps:
                     self._wanted.setdefault(
                         tp, LeadingGap(TopicPartition(remote(tp.topic), tp.partition), start, _now_ms())
                     )
+                elif state is not GapState.UNKNOWN and (gap := self._wanted.pop(tp, None)) is not None:
+                    gap.is_withdrawn = True  # the topic was recreated, or others have written to the remote topic
             filling = {tp.topic for tp, (state, _) in found.items() if state in _FILLED}
+            if self._current is not None:
+                filling.add(self._current.topic)
             # A partition without a leader delays no other one; it may have fillers, which the configuration keeps.
             unsure = {tp.topic for tp, (state, _) in found.items() if state is GapState.UNKNOWN}
         for topic in {tp.topic for tp in unknown} - filling - unsure:
@@ -257,7 +263,7 @@ class LeadingGaps:
                 self._recurring.report(subject, f"The offsets of {tp} cannot be read: {failure}")
                 found[tp] = GapState.UNKNOWN, -1
                 continue
-            has_fillers = first.offset < end.offset and self._begins_with_filler(target, first.offset)
+            has_fillers = first.offset < end.offset and self._is_filler_at(target, first.offset)
             state = gap_state(start.offset, first.offset, end.offset, has_fillers=has_fillers)
             if state is GapState.FILL and not end.offset:
                 begun = self._begun(targets) if begun is None else begun
@@ -302,12 +308,12 @@ class LeadingGaps:
             if entry.target_id in {"", ids.get(entry.remote_topic, "")}
         )
 
-    def _begins_with_filler(self, target: TopicPartition, start: int) -> bool:
+    def _is_filler_at(self, target: TopicPartition, offset: int) -> bool:
         cluster = self._target.cluster
         metadata = cluster.metadata([target.topic])
         reader = BatchReader(cluster, cluster.leader(*target), {target.topic: metadata.topics[target.topic]})
         try:
-            reader.positions = {target: start}
+            reader.positions = {target: offset}
             batches = reader.poll(max_wait_ms=_READ_MS)
         finally:
             reader.close()
@@ -321,22 +327,35 @@ class LeadingGaps:
                 if not self._wanted:
                     return
                 source, gap = next(iter(self._wanted.items()))
-                target, end = gap.target, gap.end
-            subject = f"filling {target}"
+                self._current = source
+            subject = f"filling {gap.target}"
             try:
-                self._fill(source, gap)
+                if self._is_still_a_gap(source, gap):
+                    self._fill(source, gap)
                 self._recurring.resolve(subject)
             except KafkaFailure as failure:
                 if self._stopping.is_set():
                     return  # a stop closes the clients
-                self._recurring.report(subject, f"{target} cannot be filled up to offset {end}: {failure}")
+                self._recurring.report(subject, f"{gap.target} cannot be filled up to offset {gap.end}: {failure}")
                 if not failure.is_final:
                     self._stopping.wait(_RETRY_S)
                     continue
                 # Nothing is written unless records can be deleted: the copier writes markers instead.
                 self._unfillable.add(source)
             with self._lock:
-                del self._wanted[source]
+                self._current = None
+                if self._wanted.get(source) is gap:
+                    del self._wanted[source]
+
+    def _is_still_a_gap(self, source: TopicPartition, gap: LeadingGap) -> bool:
+        """Whether the partition is still to be filled. It may have waited for hours, while a topic was recreated, or others wrote to the
+        remote topic. Raises KafkaFailure.
+        """
+        state, start = self._states([source], lambda _: gap.target.topic)[source]
+        if state is not GapState.FILL or gap.is_withdrawn:
+            return False
+        gap.end = start
+        return True
 
     def _fill(self, source: TopicPartition, gap: LeadingGap) -> None:
         """Fill a partition and delete the fillers. Raises KafkaFailure. The source may be trimmed meanwhile, which extends the gap."""
@@ -347,7 +366,7 @@ class LeadingGaps:
         since = time.monotonic()
         log.info("Filling offsets before the first record.", partition=str(target), first=at, end=gap.end)
         batches = 0
-        while self._is_unfilled(source, gap) and not self._stopping.is_set():
+        while not (self._stopping.is_set() or gap.is_withdrawn) and self._is_unfilled(source, gap):
             try:
                 produce_filler(self._target.cluster, target, at, min(FILLER_RECORDS, gap.end - at), _TIMEOUT_S)
             except BrokerFailure as failure:
@@ -359,11 +378,11 @@ class LeadingGaps:
                     return
             at = gap.at = self._log_end(target)
             batches += 1
-            if not batches % _DELETED_EVERY:
-                self._delete(target, at - 1)  # the last one stays, and shows what is being done
-        if self._stopping.is_set():
+            # The last one stays, and shows what is being done.
+            if not batches % _DELETED_EVERY and not self._delete_fillers(source, target, at - 1):
+                return
+        if self._stopping.is_set() or gap.is_withdrawn or not self._delete_fillers(source, target, gap.end):
             return
-        self._delete(target, gap.end)
         seconds = time.monotonic() - since
         log.info("Filled offsets.", partition=str(target), offsets=at - began, seconds=round(seconds, 1))
 
@@ -376,6 +395,18 @@ class LeadingGaps:
 
     def _log_end(self, target: TopicPartition) -> int:
         return value_of(self._target.list_offsets({target: LATEST}, log_end=True)[target]).offset
+
+    def _delete_fillers(self, source: TopicPartition, target: TopicPartition, before: int) -> bool:
+        """Delete what is before an offset, unless others have written it. Raises KafkaFailure."""
+        start = value_of(self._target.list_offsets({target: EARLIEST})[target]).offset
+        if start >= before:
+            return True
+        # The sequence numbers exclude other records between two fillers.
+        if not (self._is_filler_at(target, start) and self._is_filler_at(target, before - 1)):
+            self._foreign.add(source)
+            return False
+        self._delete(target, before)
+        return True
 
     def _delete(self, target: TopicPartition, before: int) -> None:
         value_of(self._target.delete_records({target: before})[target])

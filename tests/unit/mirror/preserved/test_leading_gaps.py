@@ -37,6 +37,7 @@ class Log:
     def __init__(self, *leaderless: TopicPartition) -> None:
         self.start, self.runs = 0, list[tuple[str, int]]()
         self.leaderless = leaderless
+        self.altered: list[str] = []
 
     @property
     def end(self) -> int:
@@ -55,6 +56,7 @@ class Log:
         return dict.fromkeys(wanted, self.start)
 
     def incremental_alter_configs(self, operations: Mapping[str, object]) -> dict[str, None]:
+        self.altered += operations
         return dict.fromkeys(operations)
 
     def describe_configs(self, topics: list[str], _keys: object = None) -> dict[str, dict[str, object]]:
@@ -72,9 +74,32 @@ class NoLedgers:
         """Notes are not read here."""
 
 
-def gaps_of(log: Log) -> LeadingGaps:
-    admin = cast("Admin", log)
-    return LeadingGaps(admin, admin, cast("ConfigSync", None), RecurringErrors(), cast("Ledgers", NoLedgers()))
+class Gaps(LeadingGaps):
+    def __init__(self, log: Log, source: Log, ledgers: NoLedgers) -> None:
+        self._log = log
+        source_admin, target_admin = cast("Admin", source), cast("Admin", log)
+        super().__init__(
+            source_admin, target_admin, cast("ConfigSync", None), RecurringErrors(), cast("Ledgers", ledgers)
+        )
+
+    def _is_filler_at(self, target: TopicPartition, offset: int) -> bool:
+        at = 0
+        for kind, count in self._log.runs:
+            at += count
+            if offset < at:
+                return kind == "filler"
+        return False
+
+
+def gaps_of(log: Log, source: Log | None = None, ledgers: NoLedgers | None = None) -> LeadingGaps:
+    return Gaps(log, source or log, ledgers or NoLedgers())
+
+
+def starting_at(offset: int) -> Log:
+    """A source log."""
+    source = Log()
+    source.start = offset
+    return source
 
 
 def test_a_process_that_was_frozen_writes_no_filler_behind_copied_records(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,8 +126,7 @@ def test_a_process_that_was_frozen_writes_no_filler_behind_copied_records(monkey
 
 
 def test_what_the_source_loses_meanwhile_is_filled_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    source, log = Log(), Log()
-    source.start = END
+    source, log = starting_at(END), Log()
 
     def produce(_cluster: object, _partition: TopicPartition, _at: int, count: int, _timeout_s: float) -> int:
         source.start = END + 7
@@ -111,26 +135,19 @@ def test_what_the_source_loses_meanwhile_is_filled_too(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(leading_gaps, "produce_filler", produce)
     gap = LeadingGap(TARGET, END, 0)
-    source_admin, target_admin = cast("Admin", source), cast("Admin", log)
-    ledgers = cast("Ledgers", NoLedgers())
-    LeadingGaps(source_admin, target_admin, cast("ConfigSync", None), RecurringErrors(), ledgers)._fill(SOURCE, gap)
+    gaps_of(log, source)._fill(SOURCE, gap)
     assert (log.start, log.end, gap.end) == (END + 7, END + 7, END + 7)
 
 
 def test_a_record_of_another_program_among_the_fillers_ends_the_filling(monkeypatch: pytest.MonkeyPatch) -> None:
-    log, source = Log(), Log()
+    log, source = Log(), starting_at(END)
     log.runs.append(("filler", FILLER_RECORDS))
-    source.start = END
 
     def produce(*_: object) -> int:
         raise BrokerFailure.of(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
 
     monkeypatch.setattr(leading_gaps, "produce_filler", produce)
-    ledgers = cast("Ledgers", NoLedgers())
-    gaps = LeadingGaps(cast("Admin", source), cast("Admin", log), cast("ConfigSync", None), RecurringErrors(), ledgers)
-    gaps.stop(0)
-    monkeypatch.setattr(gaps, "_begins_with_filler", lambda _tp, _start: bool(log.end))
-    gaps._stopping.clear()
+    gaps = gaps_of(log, source)
     gaps._fill(SOURCE, LeadingGap(TARGET, END, 0))
     assert gaps.unready([SOURCE], lambda topic: f"A.{topic}") == {SOURCE}
     assert [(one.state, "another program" in one.reason) for one in gaps.preparations()] == [
@@ -142,14 +159,10 @@ def test_a_record_of_another_program_among_the_fillers_ends_the_filling(monkeypa
 @pytest.mark.parametrize(("target_id", "is_filled"), [("new", False), ("old", True)])
 def test_a_partition_that_a_task_has_begun_to_copy_is_not_filled(target_id: str, *, is_filled: bool) -> None:
     """The source has deleted its records since. Another topic had the same name where the id differs."""
-    source, ledger = Log(), Ledger()
-    source.start = END
+    ledger = Ledger()
     record = entry_record(LedgerEntry("t", 0, "A.t", Mark(0, 0, 0), target_id=target_id))
     ledger.apply(record.key, record.value)
-    ledgers = cast("Ledgers", NoLedgers(ledger))
-    gaps = LeadingGaps(
-        cast("Admin", source), cast("Admin", Log()), cast("ConfigSync", None), RecurringErrors(), ledgers
-    )
+    gaps = gaps_of(Log(), starting_at(END), NoLedgers(ledger))
     gaps.stop(0)
     assert gaps.unready([SOURCE], lambda topic: f"A.{topic}") == ({SOURCE} if is_filled else set())
 
@@ -168,7 +181,7 @@ def test_a_stop_waits_for_a_request_no_longer_than_it_may(monkeypatch: pytest.Mo
         return 0
 
     monkeypatch.setattr(leading_gaps, "produce_filler", produce)
-    gaps = gaps_of(Log())
+    gaps = gaps_of(Log(), starting_at(END))
     gaps._wanted[TopicPartition("t", 0)] = LeadingGap(TARGET, END, 0)
     gaps._thread = threading.Thread(target=gaps._run, daemon=True)
     gaps._thread.start()
@@ -191,7 +204,7 @@ def test_the_progress_of_filling_is_known_while_it_lasts(monkeypatch: pytest.Mon
         return 0
 
     monkeypatch.setattr(leading_gaps, "produce_filler", produce)
-    gaps, source = gaps_of(log), TopicPartition("t", 0)
+    gaps, source = gaps_of(log, starting_at(END)), TopicPartition("t", 0)
     gaps._wanted[source] = LeadingGap(TARGET, END, 1_700_000_000_000)
     gaps._thread = threading.Thread(target=gaps._run, daemon=True)
     gaps._thread.start()
@@ -206,15 +219,66 @@ def test_the_progress_of_filling_is_known_while_it_lasts(monkeypatch: pytest.Mon
     assert gaps.preparations() == []
 
 
-def test_other_partitions_of_a_topic_that_is_filled_wait_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_partitions_of_a_topic_that_is_filled_wait_with_a_reason() -> None:
     partitions = [TopicPartition("t", 0), TopicPartition("t", 1)]
     log = Log()
     log.start = END  # of the source, since both sides are one here
     gaps = gaps_of(log)
     gaps.stop(0)
-    monkeypatch.setattr(gaps, "_begins_with_filler", lambda _tp, _start: False)
     assert gaps.unready(partitions, lambda topic: f"A.{topic}") == set(partitions)
     assert {(one.partition, one.state) for one in gaps.preparations()} == {
         (0, PartitionState.PREPARING),
         (1, PartitionState.PREPARING),
     }
+
+
+@pytest.mark.parametrize("is_recreated", [True, False])
+def test_nothing_is_deleted_where_the_gap_has_vanished_while_the_partition_waited(*, is_recreated: bool) -> None:
+    """The source topic was created again and copied, or another program has written to the empty remote topic."""
+    log, source = Log(), starting_at(1000)
+    gaps = gaps_of(log, source)
+    gaps.stop(0)  # the thread is busy with another partition
+    assert gaps.unready([SOURCE], lambda topic: f"A.{topic}") == {SOURCE}
+    if is_recreated:
+        source.start = 0
+        assert gaps.unready([SOURCE], lambda topic: f"A.{topic}") == set()
+    log.runs.append(("records", 1500))
+    gaps._stopping.clear()
+    gaps._run()
+    assert (log.start, log.altered) == (0, [])
+    assert not gaps.is_filling("t", "A.t")
+
+
+def test_records_of_another_program_among_the_fillers_are_not_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log()
+
+    def produce(_cluster: object, _partition: TopicPartition, _at: int, count: int, _timeout_s: float) -> int:
+        if not log.runs:
+            log.runs.append(("records", 300))
+        log.runs.append(("filler", count))
+        return 0
+
+    monkeypatch.setattr(leading_gaps, "produce_filler", produce)
+    gaps_of(log)._fill(SOURCE, LeadingGap(TARGET, END, 0))
+    assert log.start == 0
+
+
+def test_filling_ends_when_the_source_topic_is_created_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until then the partition is not copied, since a filler may still be on the way."""
+    log, source = Log(), starting_at(END)
+
+    def produce(_cluster: object, _partition: TopicPartition, _at: int, count: int, _timeout_s: float) -> int:
+        log.runs.clear()  # both were deleted
+        source.start = 0
+        assert gaps.unready([SOURCE], lambda topic: f"A.{topic}") == {SOURCE}
+        return 0
+
+    monkeypatch.setattr(leading_gaps, "produce_filler", produce)
+    gaps = gaps_of(log, source)
+    gaps.stop(0)
+    gaps.unready([SOURCE], lambda topic: f"A.{topic}")
+    gaps._stopping.clear()
+    gaps._run()
+    assert (log.start, log.end) == (0, 0)
+    monkeypatch.setattr(gaps, "_restore", lambda _topic, _remote: True)
+    assert gaps.unready([SOURCE], lambda topic: f"A.{topic}") == set()
