@@ -63,6 +63,7 @@ VERB: Final = "failback"
 #: A restarted connector refreshes its topics at once; its tasks follow after a rebalance.
 START_TIMEOUT_S: Final = 90.0
 _POLL_S: Final = 0.5
+_CHANGED: Final = "another command has changed the promotion or a position of {} since this one has read them"
 
 
 @dataclass(frozen=True)
@@ -286,7 +287,7 @@ class _FlowReversal:
         """Write the positions, permit the flow to copy, then trigger it. Raises Refused before any of these steps."""
         planned = self.starts()
         try:
-            self._write_positions()
+            self._write_positions({TopicPartition(one.topic, one.partition): one.before for one in planned})
             after = self.starts(planned)
             if wrong := [one for one in after if not one.verified]:
                 problems.append(
@@ -311,6 +312,9 @@ class _FlowReversal:
     def withdraw(self, done: list[str], problems: list[str]) -> None:
         """Only withdraw the promotions of the opposite flow, which has its positions."""
         try:
+            self._check_unchanged()
+            if any(not is_left_promoted(self._sides, self._promotions[topic]) for topic in self._topics):
+                raise Refused(_CHANGED.format(min(self._topics)))
             self._write_reverse_ledger([withdrawn(topic) for topic in self._topics])
             done.append(f"{counted(len(self._topics), 'topic')} no longer promoted by {self._reverse.pair}")
             self._trigger_copying(done, problems)
@@ -338,8 +342,22 @@ class _FlowReversal:
         """The cluster that becomes the target: the source of this flow."""
         return self._sides.client(Side.SOURCE, kind)
 
-    def _write_positions(self) -> None:
+    def _check_unchanged(self) -> None:
+        """Raise Refused if another command has changed the promotions since they were read. This one may have been frozen, for hours.
+
+        Called right before each write: nothing on the broker excludes the write of a command that continues later.
+        """
+        self._sides.refresh()
+        now = promoted(self._sides.ledger)
+        if changed := sorted(topic for topic in self._topics if now.get(topic) != self._promotions[topic]):
+            raise Refused(_CHANGED.format(changed[0]))
+
+    def _write_positions(self, before: Mapping[TopicPartition, int | None]) -> None:
+        """Raises Refused if the positions are not those ``before``."""
         kept = self._kept()
+        for tp, wanted in self._wanted.items():
+            if _position(kept.get(tp)) not in {before[tp], wanted}:
+                raise Refused(_CHANGED.format(tp.topic))
         with self._source(ClientKind.PRODUCER) as cluster:
             count = len(cluster.metadata([self._offsets_topic]).topics[self._offsets_topic].partitions)
             batches: dict[int, list[Record]] = {}
@@ -351,11 +369,13 @@ class _FlowReversal:
                 record = Record(key if known is None else known.key, None if wanted is None else offset_value(wanted))
                 batches.setdefault(log_partition, []).append(record)
             producer = Producer(cluster)
+            self._check_unchanged()
             for log_partition, records in batches.items():
                 producer.send(self._offsets_topic, records, log_partition, timeout_s=WRITE_S)
 
     def _permit_copying(self) -> None:
         """Withdraw the promotions of the opposite flow and this flow's claims to the topics."""
+        self._check_unchanged()
         self._note_kept()
         reverse_promoted = [topic for topic in self._topics if self._is_promoted_in_reverse(topic)]
         if reverse_promoted:
@@ -365,6 +385,7 @@ class _FlowReversal:
             for topic, one in self._promotions.items()
             if topic in self._topics
         ]
+        self._check_unchanged()
         claims = [note_record(PROVENANCE_NOTE, [one.remote_topic], None) for one in turned]
         self._sides.write_ledger([*claims, *(one.record() for one in turned)])
 

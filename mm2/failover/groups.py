@@ -131,14 +131,31 @@ class Groups:
         return self._compare(rows)
 
     def write(self, rows: Sequence[GroupEvidence]) -> list[GroupEvidence]:
-        """Commit the offsets, read them back, and return the outcomes."""
+        """Commit the offsets, read them back, and return the outcomes.
+
+        Each group is compared again right before, since this command may have been frozen meanwhile.
+        """
         target = GroupOffsets(self._sides.target, self._shared)
         answers: dict[tuple[str, TopicPartition], KafkaFailure | None] = {}
-        for group, wanted in _by_group(rows, Outcome.TO_WRITE).items():
+        changed: dict[tuple[str, str, TopicPartition], GroupEvidence] = {}
+        for group, planned in _by_group(rows, Outcome.TO_WRITE).items():
+            now = [self._unchanged(before, row) for before, row in zip(planned, self._compare(planned), strict=True)]
+            changed.update({(group, row.topic, row.target): row for row in now})
+            wanted = _by_group(now, Outcome.TO_WRITE).get(group, ())
             offsets = {row.target: OffsetAndMetadata(row.translated or 0, row.metadata) for row in wanted}
             answers.update({(group, tp): answer for tp, answer in target.write(group, offsets).items()})
+        rows = [changed.get((row.group, row.topic, row.target), row) for row in rows]
         back = target.read(sorted({row.group for row in rows}))
         return [self._verify(row, answers, back) for row in rows]
+
+    @staticmethod
+    def _unchanged(planned: GroupEvidence, row: GroupEvidence) -> GroupEvidence:
+        if row.outcome is not Outcome.TO_WRITE or row.before == planned.before:
+            return row
+        reason = (
+            f"another client has committed {row.before} instead of {planned.before} meanwhile; run the command again"
+        )
+        return replace(row, outcome=Outcome.FAILED, reason=reason)
 
     # -- offsets on the source
 

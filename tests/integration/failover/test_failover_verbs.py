@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,9 @@ from mm2.copy.progress.ledger import LEDGER_CONFIGS, chunk_record, entry_record,
 from mm2.copy.progress.segments import Segment, SegmentChunk
 from mm2.copy.progress.session import LedgerEntry, Mark, Session
 from mm2.failover.copy_control import stop_copying
+from mm2.failover.evidence import GroupEvidence
+from mm2.failover.failback import _FlowReversal
+from mm2.failover.groups import Groups
 from mm2.failover.sides import Sides
 from mm2.kafka.structs import ProducerIdentity
 from mm2.mirror.common.formats import Checkpoint
@@ -717,6 +720,52 @@ def test_records_of_a_topic_that_was_created_again_are_on_its_copy_only(failed_o
     report = failed_over.ask("failover", failed_over.back, "--dry-run")
     kept = f"kept on {second} by mm2 failback before, and not counted as missing: 10 records in 1 partition: {topic}-0: offsets 0-9"
     assert (report["records_at_risk"], report["notes"]) == (0, [kept])
+
+
+@pytest.mark.parametrize("step", ["_write_positions", "_permit_copying"])
+def test_a_failback_that_continues_after_another_one_changes_nothing(
+    failed_over: Copied, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Given a command that is frozen before it writes, while another one completes, and B->A copies; validates that it does not put B->A
+    back, which would copy records again.
+    """
+    frozen, written = getattr(_FlowReversal, step), list[int]()
+
+    def continued(*arguments: Any) -> None:
+        monkeypatch.undo()
+        failed_over.ask("failback", failed_over.there)
+        written.extend(changed())
+        frozen(*arguments)
+
+    def changed() -> list[int]:
+        topics = [f"mm2-offsets.{failed_over.aliases[1]}.internal", ledger_topic(failed_over.aliases[1])]
+        return [
+            *(sum(ends(failed_over.a, one)) for one in topics),
+            *ends(failed_over.b, ledger_topic(failed_over.aliases[0])),
+        ]
+
+    monkeypatch.setattr(_FlowReversal, step, continued)
+    report = failed_over.ask("failback", failed_over.there, code=1)
+    (problem,) = report["problems"]
+    assert f"another command has changed the promotion or a position of {failed_over.topic}" in problem
+    assert changed() == written
+
+
+def test_a_failover_that_continues_after_another_one_rewinds_no_group(
+    failed_over: Copied, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given a command that is frozen before it commits offsets, while the group commits later ones."""
+    write, topic, group = Groups.write, failed_over.topic, failed_over.group
+    commit(failed_over.a, group, {(topic, 0): 6})
+
+    def continued(groups: Groups, rows: Sequence[GroupEvidence]) -> list[GroupEvidence]:
+        commit(failed_over.b, group, {(topic, 0): 9})
+        return write(groups, rows)
+
+    monkeypatch.setattr(Groups, "write", continued)
+    (row,) = failed_over.ask("failover", failed_over.there, "--wait", "1", "--yes")["groups"]
+    assert (row["translated"], row["offset_after"], row["outcome"]) == (6, 9, "ahead")
+    assert committed(failed_over.b, group, topic) == 9
 
 
 @pytest.mark.parametrize("lost", [10, 4])

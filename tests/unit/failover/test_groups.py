@@ -207,6 +207,9 @@ class _GroupWrites:
         self.written[group] = offsets
         return dict.fromkeys(offsets)
 
+    def describe_groups(self, groups: list[str]) -> dict[str, GroupDescription]:
+        return dict.fromkeys(groups, EMPTY)
+
     def list_group_offsets(self, groups: list[str], **_: object) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
         return {group: self.written.get(group, {}) for group in groups}
 
@@ -217,6 +220,7 @@ def test_the_metadata_of_a_commit_is_kept(told_by: str) -> None:
     source: Any = _Source({"g": 50}, ["g"]) if told_by == SOURCE else None
     target = _GroupWrites()
     groups = groups_of(source, target=target)
+    groups._logs = {}
     checkpoint = {("g", TopicPartition("A.t", 0)): Checkpoint("g", "A.t", 0, 50, 50, "mine")}
     commits = groups._of_checkpoints(checkpoint)
     if source is not None:
