@@ -288,7 +288,7 @@ class MirrorSourceConnector(MirrorConnector):
             for topic in sorted(allowed)
             for partition in range(min(source[topic], target.get(self._selection.remote(topic), 0)))
         )
-        unready, problems = self._unready(ready), self._deny_writes(ready)
+        problems, unready = self._deny_writes(ready), self._unready(ready)  # filled offsets are records, too
         opened = {tp: problems[tp.topic] for tp in ready if tp.topic in problems}
         refused = opened | self._not_created(creatable, target)
         refused |= {

@@ -56,7 +56,7 @@ _POLICY_KEY: Final = "cleanup.policy"
 _RETENTION_KEY: Final = "retention.ms"
 _FILLING_CONFIGS: Final = {_POLICY_KEY: "delete", _RETENTION_KEY: FILLING_RETENTION_MS}
 #: Kind of the notes in the ledger with the properties of remote topics before they were filled; null: not set on the topic.
-_NOTE: Final = "filling"
+FILLING_NOTE: Final = "filling"
 _ON_TOPIC: Final = ConfigSource.DYNAMIC_TOPIC_CONFIG
 _DELETED_EVERY: Final = 64
 _FILLERS_PER_S: Final = 3_000_000
@@ -459,7 +459,7 @@ class LeadingGaps:
         own = self._before.get(remote)
         if own is None:
             try:
-                own = cast("_Configs | None", self._ledgers.own().notes(_NOTE).get((remote,)))
+                own = cast("_Configs | None", self._ledgers.own().notes(FILLING_NOTE).get((remote,)))
             except BrokerFailure as failure:
                 if not vanished(failure):
                     raise
@@ -469,7 +469,7 @@ class LeadingGaps:
 
     def _write_note(self, remote: str, own: _Configs | None) -> None:
         try:
-            self._ledgers.write([note_record(_NOTE, (remote,), own)])
+            self._ledgers.write([note_record(FILLING_NOTE, (remote,), own)])
         except BrokerFailure as failure:
             if not vanished(failure):
                 raise

@@ -28,12 +28,23 @@ from mm2.kafka.admin import Admin
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.records.record import Record
-from mm2.kafka.structs import AclBinding, AclOperation, AclPermission, PatternType, ResourceType
+from mm2.kafka.structs import (
+    LATEST,
+    AclBinding,
+    AclOperation,
+    AclPermission,
+    OffsetInfo,
+    PatternType,
+    ResourceType,
+    TopicInfo,
+    TopicPartition,
+)
 from mm2.mirror.common.clients import ClientKind, MirrorClients, Side
-from mm2.mirror.common.discovery import chunks
+from mm2.mirror.common.discovery import chunks, vanished
 from mm2.mirror.common.recurring_errors import RecurringErrors
 from mm2.mirror.notes.ledgers import ACL_NOTE, DENIAL_NOTE, Ledgers
 from mm2.mirror.notes.promotions import promoted
+from mm2.mirror.preserved.leading_gaps import FILLING_NOTE
 from mm2.mirror.topics.acl_sync import EVERYBODY, acl_filter, applies_to
 from mm2.mirror.topics.selection import TopicSelection
 from mm2.mirror.topics.topic_acls import ACLS_PER_REQUEST, acl_of, fields_of, sentence, writing_principals
@@ -212,6 +223,8 @@ class WriteDenials:
             self._is_checked = True
         wanted, problems = self._wanted(free, there)
         missing = {acl: topic for acl, topic in wanted.items() if acl not in there}
+        foreign = self._foreign(ledger, set(missing.values()))
+        missing = {acl: topic for acl, topic in missing.items() if topic not in foreign}
         problems |= {topic: self._harmful[acl] for acl, topic in missing.items() if acl in self._harmful}
         missing = {acl: topic for acl, topic in missing.items() if acl not in self._harmful}
         if missing:
@@ -221,6 +234,32 @@ class WriteDenials:
         self._delete(over, synced_acls(ledger))
         self._report(problems)
         return problems
+
+    def _foreign(self, ledger: Ledger, topics: Collection[str]) -> set[str]:
+        """Those of the topics whose remote topics have records that this flow has not written, as far as its ledger shows.
+
+        Where names do not show the flow, a client of the source could otherwise take WRITE on a topic of the target's own from its
+        applications, with a topic of this name. The first batch shows whether the flow may copy to it.
+        """
+        own = {remote for remote, *_ in ledger.notes(FILLING_NOTE)}
+        for tp in ledger.partitions():
+            if (entry := ledger.entry(tp)) is not None and not entry.is_unbegun:
+                own.add(entry.remote_topic)
+        remotes = {remote: topic for topic in topics if (remote := self.selection.remote(topic)) not in own}
+        described = self.target_admin.describe_topics(sorted(remotes)) if remotes else {}
+        ends = self.target_admin.list_offsets(
+            {
+                TopicPartition(remote, partition): LATEST
+                for remote, found in described.items()
+                if isinstance(found, TopicInfo)
+                for partition in found.partitions
+            }
+        )
+        unknown = {
+            remote for remote, found in described.items() if not (isinstance(found, TopicInfo) or vanished(found))
+        }
+        written = {tp.topic for tp, end in ends.items() if not isinstance(end, OffsetInfo) or end.offset > 0}
+        return {remotes[remote] for remote in unknown | written}
 
     def _forget(self) -> None:
         """Delete what was denied before the setting was removed."""

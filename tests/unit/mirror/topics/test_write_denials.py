@@ -11,12 +11,23 @@ import pytest
 
 from mm2.config.configdef import ConfigException
 from mm2.connect.api import ConnectError
-from mm2.copy.progress.ledger import Ledger, note_record
+from mm2.copy.progress.ledger import Ledger, entry_record, note_record
+from mm2.copy.progress.session import LedgerEntry, Mark
 from mm2.kafka.admin import Admin
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.records.record import Record
-from mm2.kafka.structs import AclBinding, AclOperation, AclPermission, PatternType, ResourceType
+from mm2.kafka.structs import (
+    AclBinding,
+    AclOperation,
+    AclPermission,
+    OffsetInfo,
+    PartitionInfo,
+    PatternType,
+    ResourceType,
+    TopicInfo,
+    TopicPartition,
+)
 from mm2.mirror.common.clients import MirrorClients
 from mm2.mirror.common.recurring_errors import RecurringErrors
 from mm2.mirror.filters import DefaultTopicFilter
@@ -90,6 +101,14 @@ class Target:
         self.failure: BrokerFailure | None = None
         self.creation: KafkaFailure | None = None
         self.principal = "User:mirror"
+        self.records = 0  # in the remote topic
+
+    def describe_topics(self, names: Iterable[str]) -> dict[str, TopicInfo]:
+        partition = PartitionInfo(1, 0, (1,), (1,))
+        return {name: TopicInfo(name, "", internal=False, partitions={0: partition}) for name in names}
+
+    def list_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetInfo]:
+        return dict.fromkeys(partitions, OffsetInfo(self.records, -1, -1))
 
     def own(self) -> Ledger:
         return self.ledger
@@ -375,6 +394,21 @@ def test_a_denial_outlasts_an_equal_acl_of_the_source() -> None:
     promote(target)
     denials.ensure(["t"])
     assert DENIAL not in target.acls
+
+
+def test_applications_keep_the_right_to_write_to_a_topic_that_the_flow_has_not_written() -> None:
+    """A client of the source may create a topic with the name that one of the target's own topics has."""
+    target = Target(OURS, GRANT)
+    target.records = 1
+    denials = denials_of(target)
+    assert denials.ensure(["t"]) == {}
+    assert target.created == []
+    target.write([entry_record(LedgerEntry("t", 0, "A.t", Mark(-1, -1, 0), is_unbegun=True))])
+    denials.ensure(["t"])
+    assert target.created == [], "the flow has stopped, since the topic is not its own"
+    target.write([entry_record(LedgerEntry("t", 0, "A.t", Mark(1, 1, 1)))])
+    denials.ensure(["t"])
+    assert target.created == [DENIAL], "the flow has copied to it"
 
 
 def test_a_flow_back_does_not_copy_denials_to_topics_of_the_same_name() -> None:
