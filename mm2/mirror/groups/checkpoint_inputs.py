@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -188,9 +189,14 @@ class CheckpointInputs:
         for topic in ledgers_of(self._clients, side, self._admins[side]):
             if topic not in followed and (reader := self._follow(side, topic)) is not None:
                 followed[topic] = reader
-        if len(followed) > 1:
-            return JointLedger([reader.ledger for reader in followed.values()], self._remote_of(side))
-        return next((reader.ledger for reader in followed.values()), None)
+        ledgers = {topic: reader.ledger for topic, reader in followed.items()}
+        if self._clients.are_of_file or not ledgers:
+            return next(iter(ledgers.values()), None)
+        copied_from = Side.SOURCE if side is Side.TARGET else Side.TARGET
+        cluster_id = ""
+        with suppress(KafkaFailure):  # the source may be down
+            cluster_id = self._admins[copied_from].describe_cluster().cluster_id or ""
+        return JointLedger(ledgers, self._clients.alias(copied_from), cluster_id, self._remote_of(side))
 
     def _remote_of(self, side: Side) -> Callable[[str], str]:
         """The remote topic, on this side, of a topic of the other side."""
