@@ -18,6 +18,7 @@ from mm2.failover.sides import Refused, Sides
 from mm2.kafka.errors import KafkaFailure, failures_in
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.common.clients import Side
+from mm2.mirror.notes.promotions import promoted
 
 _POLL_S: Final = 0.5
 _SHOWN: Final = 5
@@ -112,11 +113,15 @@ def _with_foreign(sides: Sides, partitions: Sequence[PartitionEvidence]) -> tupl
     """The partitions with the records of other producers that no flow copies, and why these are not known."""
     runs: dict[Side, ForeignRuns] = {}
     unknown = []
+    turned = _turned(sides, partitions)
+    seen = [turned.get(one.source, one) for one in partitions]
     for side in (Side.SOURCE, Side.TARGET):
         try:
-            runs[side] = foreign_records(sides, partitions, side)
+            runs[side] = foreign_records(sides, seen if side is Side.SOURCE else partitions, side, turned)
         except KafkaFailure as failure:  # which must not prevent a failover
             runs[side] = {}
+            if side is Side.SOURCE:
+                seen = list(partitions)
             unknown.append(
                 f"whether other producers wrote to the copies on {sides.clients.alias(side)} meanwhile is not known: {failure}"
             )
@@ -126,9 +131,27 @@ def _with_foreign(sides: Sides, partitions: Sequence[PartitionEvidence]) -> tupl
             foreign_on_source=runs[Side.SOURCE].get(one.source, ()),
             foreign_on_target=runs[Side.TARGET].get(one.source, ()),
         )
-        for one in partitions
+        for one in seen
     ]
     return found, unknown
+
+
+def _turned(sides: Sides, partitions: Iterable[PartitionEvidence]) -> dict[TopicPartition, PartitionEvidence]:
+    """Those that the opposite flow copies to the source since a failback, as copied up to the end: what is after the last position of
+    this flow came from the target, or is foreign.
+    """
+    return {
+        one.source: replace(one, copied=one.end, unmarked=0, tail=None)
+        for one in partitions
+        if one.source == one.target and one.is_end_current and one.end is not None
+        if one.other_log is None and not one.target_error and _is_turned(sides, one.source)
+    }
+
+
+def _is_turned(sides: Sides, source: TopicPartition) -> bool:
+    """Whether the opposite flow copies a partition since a failback, as far as its ledger shows."""
+    one, back = promoted(sides.ledger).get(source.topic), sides.reverse_ledger
+    return one is not None and one.turned and back is not None and back.entry(source) is not None
 
 
 def _foreign_notes(sides: Sides, partitions: Sequence[PartitionEvidence]) -> list[str]:
@@ -218,15 +241,16 @@ def refuse_uncopied(sides: Sides, before: Before, choice: Choice) -> None:
 def after_stop(sides: Sides, before: Before, choice: Choice, *, leave_behind: bool) -> tuple[Before, list[str]]:
     """The final state, after copying has been stopped, and problems. Raises KafkaFailure."""
     sides.refresh()
+    foreign = {one.source: (one.foreign_on_source, one.foreign_on_target) for one in before.copied}
     # A pause hides when the end offset of a source that does not answer was known.
     known_ms = {one.source: one.end_ms for one in before.copied if not one.is_end_current}
-    foreign = {one.source: (one.foreign_on_source, one.foreign_on_target) for one in before.copied}
     copied = [
         one if one.is_end_current or one.end_ms is not None else replace(one, end_ms=known_ms.get(one.source))
         for one in partitions_of(sides, before.chosen)
     ]
+    turned = _turned(sides, copied)
     copied = [
-        replace(one, foreign_on_source=here, foreign_on_target=there)
+        replace(turned.get(one.source, one), foreign_on_source=here, foreign_on_target=there)
         for one in copied
         for here, there in [foreign.get(one.source, ((), ()))]
     ]
@@ -266,9 +290,14 @@ def _ends_message(sides: Sides, errors: Mapping[TopicPartition, object]) -> str:
     )
 
 
+def _copied_partitions(sides: Sides, choice: Choice) -> list[TopicPartition]:
+    """The chosen partitions that the flow copies, and not the opposite one."""
+    return [tp for tp in selected_partitions(sides, choice)[0] if not _is_turned(sides, tp)]
+
+
 def wait_until_copied(sides: Sides, choice: Choice, wait_s: float) -> None:
     """Wait until everything is on the target and the source has not changed between two polls. Raises Refused."""
-    chosen, _ = selected_partitions(sides, choice)
+    chosen = _copied_partitions(sides, choice)
     deadline = time.monotonic() + wait_s
     previous: dict[TopicPartition, int] | None = None
     while True:
@@ -287,7 +316,7 @@ def wait_until_copied(sides: Sides, choice: Choice, wait_s: float) -> None:
             break  # not after one poll, which does not show whether the source changes
         previous = ends
         time.sleep(_POLL_S)
-        chosen, _ = selected_partitions(sides, choice)
+        chosen = _copied_partitions(sides, choice)
     if error:
         raise Refused(f"{error}. Timed out after {wait_s:g} s, and nothing was changed.")
     # The ledger may be older than the records on the target, and the remaining ones may all be dropped.

@@ -8,7 +8,7 @@ has kept. What is at the remaining offsets is read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from mm2.copy.progress.ledger import Ledger
 from mm2.copy.progress.session import LedgerEntry
@@ -28,8 +28,13 @@ ForeignRuns = Mapping[TopicPartition, tuple[ForeignRun, ...]]
 """By partition of the topic, which has the same name on both clusters."""
 
 
-def foreign_records(sides: Sides, partitions: Iterable[PartitionEvidence], side: Side) -> ForeignRuns:
-    """Those on one side: on the target before the last record of the flow, on the source before its position. Raises KafkaFailure."""
+def foreign_records(
+    sides: Sides, partitions: Iterable[PartitionEvidence], side: Side, turned: Collection[TopicPartition] = ()
+) -> ForeignRuns:
+    """Those on one side: on the target before the last record of the flow, on the source before its position. Raises KafkaFailure.
+
+    ``turned``: source partitions that the opposite flow copies back, so that it has written what is after the flow's last position.
+    """
     named = [one for one in partitions if one.source == one.target]
     if not named:
         return {}
@@ -50,7 +55,8 @@ def foreign_records(sides: Sides, partitions: Iterable[PartitionEvidence], side:
         # The source may have lost the end of its log, or all of it.
         is_cut = side is Side.TARGET and one.is_end_current and one.end is not None and one.end < one.copied
         source_end = 0 if is_left else one.end if is_cut else None
-        if ranges := _unknown(there, back, entry, until, source_end):
+        left = back.entry(one.source) if back is not None and one.source in turned else None
+        if ranges := _unknown(there, back, entry, until, source_end, until if left is None else left.mark.source):
             asked[one.source] = entry if source_end is None else None, ranges
     if not asked:
         return {}
@@ -98,17 +104,20 @@ def _is_replaced(entry: LedgerEntry, topic: TopicInfo | KafkaFailure | None) -> 
 
 
 def _unknown(
-    there: Ledger, back: Ledger | None, entry: LedgerEntry, until: int, source_end: int | None
+    there: Ledger, back: Ledger | None, entry: LedgerEntry, until: int, source_end: int | None, since: int
 ) -> list[tuple[int, int]]:
-    """The offsets before ``until`` in a copy that neither ledger has, from where on ``there`` knows the copy. ``source_end``: what it
-    has copied from this source offset on is on no other cluster any more; None: all of it is.
+    """The offsets before ``until`` in a copy that neither ledger has, from where on ``there`` knows the copy, or from ``since`` on.
+    ``source_end``: what it has copied from this source offset on is on no other cluster any more; None: all of it is.
     """
     tp = entry.source
-    copied = Translation(there.chunks(tp), entry.mark, entry.end)
+    chunks = there.chunks(tp)
+    copied = Translation(chunks, entry.mark, entry.end)
     first = copied.first_known
     # Where the ledger does not have the first record of the source, another program may have copied what is before it.
     is_complete = not (entry.mark.source if first is None else first.source)
     begin = 0 if is_complete else until if first is None else first.target
+    if chunks and not chunks[0].number:  # the ledger has not dropped older chunks
+        begin = min(begin, since)
     known = list(copied.on_target) if source_end is None else copied.on_target_before(source_end)
     if back is not None and (kept := kept_records(back).get(tp)) is not None and kept.is_of(entry.target_id):
         known += [(run.first, run.after) for run in kept.runs]

@@ -722,6 +722,32 @@ def test_records_of_a_topic_that_was_created_again_are_on_its_copy_only(failed_o
     assert (report["records_at_risk"], report["notes"]) == (0, [kept])
 
 
+@pytest.mark.parametrize("late", [0, 2])
+def test_records_that_the_opposite_flow_has_copied_back_are_not_on_the_source_only(
+    failed_over: Copied, late: int
+) -> None:
+    """Given B->A, which has copied 20 records to A after those of A->B; validates that only those that another producer has written to A
+    count as records that B does not have.
+    """
+    a, b, topic, (first, second) = failed_over.a, failed_over.b, failed_over.topic, failed_over.aliases
+    failed_over.ask("failback", failed_over.there)
+    write(a, topic, [(None, NUMBER)] * late, 0)
+    for broker in (a, b):
+        write(broker, topic, [(None, NUMBER)] * 20, 0)
+    entry = LedgerEntry(topic, 0, topic, Mark(30, late + 30, 20), 30, topic_id(b, topic), topic_id(a, topic), end=30)
+    write_ledger(a, second, entry, [Segment(10, late + 10, 20)])
+    arguments = ("failover", failed_over.there, "--wait", "1", "--yes")
+    if late:
+        sentence = failed_over.ask(*arguments, code=2)["sentence"]
+        assert f"{first} answers and has 2 records that are not on {second} yet" in sentence, sentence
+    report = failed_over.ask("failover", failed_over.there, "--dry-run", code=1 if late else 0)
+    (partition,) = report["partitions"]
+    assert (report["records_at_risk"], partition["missing"]) == (late, late)
+    assert partition["foreign_on_source"] == ([{"first": 10, "last": 11, "records": 2}] if late else [])
+    if not late:
+        assert failed_over.ask(*arguments)["problems"] == []
+
+
 @pytest.mark.parametrize("step", ["_write_positions", "_permit_copying"])
 def test_a_failback_that_continues_after_another_one_changes_nothing(
     failed_over: Copied, monkeypatch: pytest.MonkeyPatch, step: str
