@@ -7,6 +7,7 @@ are deleted too, if this is enabled.
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -19,6 +20,7 @@ import structlog
 from mm2.config.keys.mirror_keys import MIRROR_CHECKPOINT_CONFIG, is_job_on
 from mm2.connect.api import RetriableError, Task
 from mm2.copy.progress.ledger import group_record
+from mm2.evidence import counted
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.producer.producer import Producer
 from mm2.kafka.readers.log import KafkaBasedLog, LogRecord
@@ -60,6 +62,10 @@ _IN_A_ROW: Final = 20
 _READ_TIMEOUT_S: Final = 30.0
 _WRITE_TIMEOUT_S: Final = 30.0
 
+#: Of a record, by the default max.message.bytes, without what the broker and the config topic add.
+_CONFIG_BYTES: Final = 1_000_000
+_TOO_LONG: Final = "group ids that are too long"
+_SHOWN_ID: Final = 60
 _WITHOUT_ID: Final = "Offsets of the group with the empty id are not replicated: set group.id in its consumers."
 
 _T = TypeVar("_T")
@@ -255,6 +261,7 @@ class MirrorCheckpointConnector(MirrorConnector):
             groups = self._groups
         if groups is None:
             raise RetriableError(f"The consumer groups of the flow {self._clients.flow} have not been loaded yet.")
+        groups = self._fitting(groups, max_tasks)
         stored = self.context.stored_task_configs()
         committing = assign_groups([group for group, is_shared in groups.items() if not is_shared], max_tasks, stored)
         # Share groups have a key of their own beside the one that Java uses: a Java worker in the same flow does not
@@ -270,6 +277,22 @@ class MirrorCheckpointConnector(MirrorConnector):
             }
             for index, (some, others) in enumerate(tasks)
         ]
+
+    def _fitting(self, groups: Mapping[str, bool], max_tasks: int) -> dict[str, bool]:
+        """Those whose ids fit into the task configurations, each of which is one record. Java publishes none if they do not fit."""
+        room = _CONFIG_BYTES - len(json.dumps(dict(self._props)))
+        kept = fitting(groups, max_tasks, room)
+        if kept.keys() == groups.keys():
+            self._recurring.resolve(_TOO_LONG)
+            return kept
+        left = sorted(groups.keys() - kept.keys(), key=len)
+        self._recurring.report(
+            _TOO_LONG,
+            f"{counted(len(left), 'consumer group')} of {len(groups):,} get no checkpoints, since the configuration of a task holds {room:,} bytes "
+            f"of group ids; the longest id is {left[-1][:_SHOWN_ID]}... ({len(left[-1]):,} characters). Exclude these groups with "
+            "groups.exclude, or increase tasks.max",
+        )
+        return kept
 
     def validate(self, props: Mapping[str, str]) -> list[tuple[str, str]]:
         errors = super().validate(props)
@@ -322,6 +345,26 @@ def assign_groups(groups: Sequence[str], max_tasks: int, stored: Sequence[Mappin
     known = [decode_groups(props[ASSIGNED_GROUPS_KEY]) for props in stored if props.get(ASSIGNED_GROUPS_KEY)]
     is_right = len(known) == min(max_tasks, len(groups)) and sorted(chain(*known)) == sorted(groups)
     return known if is_right else shares(groups, max_tasks)
+
+
+def fitting(groups: Mapping[str, bool], max_tasks: int, room_bytes: int) -> dict[str, bool]:
+    """The groups, by whether they are share groups, whose ids fit into tasks with room for so many bytes each, without the longest ids."""
+    kept = dict(groups)
+    if len(json.dumps(encode_groups([*kept]))) <= room_bytes:
+        return kept
+    while True:
+        committing = shares([group for group, is_shared in kept.items() if not is_shared], max_tasks)
+        shared = shares([group for group, is_shared in kept.items() if is_shared], len(committing) or max_tasks)
+        count = len(kept)
+        for some, others in zip_longest(committing, shared, fillvalue=[]):
+            sizes = sorted((len(json.dumps(encode_groups([group]))), group) for group in [*some, *others])
+            total = sum(size for size, _ in sizes)
+            while total > room_bytes:
+                size, longest = sizes.pop()
+                total -= size
+                del kept[longest]
+        if len(kept) == count:
+            return kept
 
 
 def shares(items: Sequence[_T], parties: int) -> list[list[_T]]:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from mm2.connect.api import ConnectError, RetriableError
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.structs import GroupDescription, GroupListing, OffsetAndMetadata, TopicPartition
-from mm2.mirror.checkpoint_connector import Calm, MirrorCheckpointConnector, assign_groups, shares
+from mm2.mirror.checkpoint_connector import Calm, MirrorCheckpointConnector, assign_groups, fitting, shares
 from mm2.mirror.checkpoint_task import decode_groups, encode_groups
 from mm2.mirror.common.formats import Checkpoint
 from mm2.mirror.groups.checkpoint_store import CheckpointStore, offsets_to_sync
@@ -60,6 +60,20 @@ def test_groups_are_assigned_in_contiguous_ranges() -> None:
     assert shares(tuple("abcdefg"), 3) == [["a", "b", "c"], ["d", "e"], ["f", "g"]]
     assert shares(("a",), 5) == [["a"]]
     assert shares((), 5) == []
+
+
+@pytest.mark.parametrize("tasks", [1, 4])
+def test_the_longest_group_ids_leave_room_for_the_others(tasks: int) -> None:
+    """A client of the source that may use a group could otherwise stop the checkpoints of all new groups."""
+    groups = {f"app-{number:03}{'x' * 30_000}": number % 2 == 0 for number in range(200)} | {
+        "billing": False,
+        "Ü": True,
+    }
+    kept = fitting(groups, tasks, 1_000_000)
+    assert {"billing", "Ü"} <= kept.keys()
+    assert tasks * 930_000 <= sum(map(len, kept)) <= tasks * 1_000_000
+    few = {group: groups[group] for group in [*groups][-3:]}
+    assert fitting(few, tasks, 1_000_000) == few
 
 
 @given(st.lists(st.text(min_size=1, max_size=8) | st.text("a\\,", min_size=1, max_size=6), min_size=1, max_size=6))
