@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
@@ -89,12 +89,17 @@ def hand_over(
     return [*done, *allowed], [*problems, *denied], True
 
 
-def resume_copying(sides: Sides, topics: Collection[str]) -> tuple[list[str], list[str]]:
-    """Withdraw promotions, and wait until the flow copies these topics again: (done, problems).
+def resume_copying(sides: Sides, promotions: Mapping[str, Promotion]) -> tuple[list[str], list[str]]:
+    """Withdraw these promotions, by topic, and wait until the flow copies the topics again: (done, problems).
 
-    Raises KafkaFailure if it is not known whether this was written.
+    A later promotion is not withdrawn: this command may have been frozen meanwhile. Raises KafkaFailure if it is not known whether this
+    was written.
     """
-    known = [topic for topic in sorted(topics) if topic in promoted(sides.ledger)]
+    sides.refresh()
+    now = promoted(sides.ledger)
+    known = [topic for topic in sorted(promotions) if topic in now]
+    if changed := [topic for topic in known if now[topic] != promotions[topic]]:
+        return [], [f"{changed[0]} was promoted again meanwhile, and nothing was changed: run the command again"]
     if not known:
         return [], []
     sides.write_ledger([withdrawn(topic) for topic in known])

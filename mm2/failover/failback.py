@@ -155,7 +155,7 @@ def failback(config: FlowConfig, reverse: FlowConfig, options: FailbackOptions) 
             if stuck and not options.dry_run:
                 _FlowReversal(sides, reverse, stuck, promotions).withdraw(done, problems)
         if renamed and not problems and not options.dry_run:
-            _resume(sides, renamed, done, problems)
+            _resume(sides, {topic: promotions[topic] for topic in renamed}, done, problems)
         way_back = sides.way_back({one.topic: one.remote_topic for one in partitions})
         return FailoverReport(
             VERB,
@@ -184,12 +184,12 @@ def is_left_promoted(sides: Sides, promotion: Promotion) -> bool:
     return other is not None and other.turned and other.at_ms < promotion.at_ms
 
 
-def _resume(sides: Sides, topics: Collection[str], done: list[str], problems: list[str]) -> None:
-    """Let the flow copy these topics again."""
-    sentence = f"{sides.pair} may copy {counted(len(topics), 'topic')} again; run the command again"
+def _resume(sides: Sides, promotions: Mapping[str, Promotion], done: list[str], problems: list[str]) -> None:
+    """Let the flow copy the topics of these promotions again."""
+    sentence = f"{sides.pair} may copy {counted(len(promotions), 'topic')} again; run the command again"
     try:
         with on_interrupt(sentence):
-            resumed, failed = resume_copying(sides, topics)
+            resumed, failed = resume_copying(sides, promotions)
     except KafkaFailure as failure:
         problems.append(f"{sentence}: {failure}")
         return

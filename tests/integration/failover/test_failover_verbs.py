@@ -19,6 +19,7 @@ from confluent_kafka.admin import NewPartitions
 from mm2.copy.progress.ledger import LEDGER_CONFIGS, chunk_record, entry_record, ledger_topic, note_record
 from mm2.copy.progress.segments import Segment, SegmentChunk
 from mm2.copy.progress.session import LedgerEntry, Mark, Session
+from mm2.failover import failback
 from mm2.failover.copy_control import stop_copying
 from mm2.failover.evidence import GroupEvidence
 from mm2.failover.failback import _FlowReversal
@@ -365,6 +366,38 @@ def test_failback_counts_the_records_of_an_aborted_transaction_as_the_flow_would
     _, out, _ = asked(capsys, "failback", file, flow, "--dry-run")
     assert f"on {unique} only: {records} records\n" in out
     assert f"  {topic}-0: offsets 1200-1203, {records} records to be copied\n" in out
+
+
+def test_a_failback_that_continues_after_another_failover_withdraws_no_promotion(
+    kafka_a: LocalKafka,
+    kafka_b: LocalKafka,
+    unique: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Given names that show the origin, and a failback that is frozen before it withdraws the promotion, while another one completes
+    and the flow is failed over again; validates that it does not copy to the remote topic, which applications write to.
+    """
+    topic, flow = "t-" + unique, f"{unique}->B"
+    file = properties(tmp_path, unique, kafka_a.bootstrap, kafka_b.bootstrap)
+    copied_completely(kafka_a, kafka_b, unique, topic)
+    arguments = ("failover", file, flow, "--wait", "60", "--yes", "--group", f"{unique}-nobody")
+
+    def continued(*rest: Any) -> None:
+        monkeypatch.undo()
+        for command in (("failback", file, flow), arguments):
+            assert asked(capsys, *command)[0] == 0
+        resumed(*rest)
+
+    assert asked(capsys, *arguments)[0] == 0
+    resumed = failback._resume
+    monkeypatch.setattr(failback, "_resume", continued)
+    code, out, _ = asked(capsys, "failback", file, flow, "--json")
+    (problem,) = json.loads(out)["problems"]
+    assert (code, problem.startswith(f"{topic} was promoted again meanwhile, and nothing was changed")) == (1, True)
+    code, out, _ = asked(capsys, "failback", file, flow, "--dry-run")
+    assert code == 0, "it is still promoted"
 
 
 def test_a_failover_is_confirmed_on_the_terminal(

@@ -77,11 +77,12 @@ def test_a_failure_after_the_write_is_not_reported_as_no_change(command: Callabl
 
 def test_a_failure_after_a_promotion_was_withdrawn_is_a_problem() -> None:
     flow: Any = _Flow(TimeoutFailure("no answer"))
-    promotion = Promotion("t", "A.t", "failover", 1).record()
-    flow.ledger.apply(promotion.key, promotion.value, 1)
+    promotion = Promotion("t", "A.t", "failover", 1)
+    record = promotion.record()
+    flow.ledger.apply(record.key, record.value, 1)
     done: list[str] = []
     problems: list[str] = []
-    failback._resume(flow, ["t"], done, problems)
+    failback._resume(flow, {"t": promotion}, done, problems)
     assert (done, problems) == ([], ["A->B may copy 1 topic again; run the command again: no answer"])
 
 
