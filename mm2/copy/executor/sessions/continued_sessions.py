@@ -150,7 +150,8 @@ class ContinuedSessions:
             questions = {
                 tp: self._question(cursor, entry, entry.session)
                 for tp, (cursor, entry) in waiting.items()
-                if entry.session is not None
+                # While it is paused, applications may write to the remote topic (`mm2 failover`), which must not count as divergence.
+                if entry.session is not None and (cursor.gaps is None or cursor.conditions.paused is None)
             }
             positions: dict[TopicPartition, int | None] = {}
             for tp, answer in (await self.look_up(questions)).items():
