@@ -323,10 +323,10 @@ class DistributedHerder(AbstractHerder):
         return self._member.signs_requests
 
     def require_signature(self) -> None:
-        self._session_keys.verify(None)
+        self._session_keys.verify(None, is_permitted=True)
 
     def put_task_configs(
-        self, name: str, configs: Callable[[], Sequence[Props]], signature: RequestSignature | None
+        self, name: str, configs: Callable[[], Sequence[Props]], signature: RequestSignature | None, is_permitted: bool
     ) -> StagedFuture[None]:
         def begin() -> StagedFuture[None]:
             parsed = configs()
@@ -338,20 +338,20 @@ class DistributedHerder(AbstractHerder):
 
             return self.later(put, f"writing the task configs of connector {name}")
 
-        return self._if_signed(signature, begin)
+        return self._if_signed(signature, is_permitted, begin)
 
-    def fence_zombies(self, name: str, signature: RequestSignature | None) -> StagedFuture[None]:
-        return self._if_signed(signature, lambda: self.begin_fencing(name))
+    def fence_zombies(self, name: str, signature: RequestSignature | None, is_permitted: bool) -> StagedFuture[None]:
+        return self._if_signed(signature, is_permitted, lambda: self.begin_fencing(name))
 
     def begin_fencing(self, name: str) -> StagedFuture[None]:
         """`fence_zombies` without a signature, for this worker's own tasks."""
         return self._fencing.begin(name)
 
     def _if_signed(
-        self, signature: RequestSignature | None, then: Callable[[], StagedFuture[None]]
+        self, signature: RequestSignature | None, is_permitted: bool, then: Callable[[], StagedFuture[None]]
     ) -> StagedFuture[None]:
         try:
-            self._session_keys.verify(signature)
+            self._session_keys.verify(signature, is_permitted=is_permitted)
         except ConnectError as error:
             return failed(error, lambda: self._stages.current)
         return then()

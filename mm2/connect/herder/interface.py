@@ -207,16 +207,16 @@ class Herder(ABC):
 
     @abstractmethod
     def put_task_configs(
-        self, name: str, configs: Callable[[], Sequence[Props]], signature: RequestSignature | None
+        self, name: str, configs: Callable[[], Sequence[Props]], signature: RequestSignature | None, is_permitted: bool
     ) -> StagedFuture[None]:
-        """Publish the task configurations of a follower's connector.
+        """Publish the task configurations of a follower's connector. ``is_permitted``: the client may do so where requests are not signed.
 
         ``configs`` parses them; it is called only if the signature is valid, and its exceptions are raised. Fails with BadRequest (missing or malformed signature, connector stopped), Forbidden (wrong signature), NotReady
         (no key yet), NotLeader, NotFound or RebalanceNeeded; standalone: NotSupported.
         """
 
     @abstractmethod
-    def fence_zombies(self, name: str, signature: RequestSignature | None) -> StagedFuture[None]:
+    def fence_zombies(self, name: str, signature: RequestSignature | None, is_permitted: bool) -> StagedFuture[None]:
         """Ensure that no producer of a connector's older task configs can write any more (KIP-618).
 
         Fails like :meth:`put_task_configs`, with BadRequest also for a sink, and with Conflict when newer task configs

@@ -15,7 +15,7 @@ import httpx
 from mm2.config.configdef import AbstractConfig
 from mm2.connect import request_signing
 from mm2.connect.api import ConnectError
-from mm2.connect.errors import BadRequest, Forbidden, NotReady
+from mm2.connect.errors import BadRequest, Conflict, Forbidden, NotReady
 from mm2.connect.herder.request_queue import NEVER
 from mm2.connect.request_signing import RequestSignature, SessionKey
 from mm2.connect.stores.config_state import Props
@@ -81,9 +81,14 @@ class SessionKeys:
             raise RequestRefused(f"There is no session key yet to sign a request to {url} with", 503)
         return key
 
-    def verify(self, signature: RequestSignature | None) -> None:
-        """Check an internal request. Raises BadRequest, NotReady or Forbidden."""
+    def verify(self, signature: RequestSignature | None, *, is_permitted: bool) -> None:
+        """Check an internal request. Raises BadRequest, Conflict, NotReady or Forbidden.
+
+        ``is_permitted``: the client may send it unsigned while the group does not sign. Any member of the group can end the signing.
+        """
         if not self._signs():
+            if not is_permitted:
+                raise Conflict("The group does not sign requests any more since this one was received; send it again.")
             return
         if signature is None:
             raise BadRequest("Internal request missing required signature")

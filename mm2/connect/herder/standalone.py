@@ -199,11 +199,11 @@ class StandaloneHerder(AbstractHerder):
         return  # the requests themselves are rejected
 
     def put_task_configs(
-        self, name: str, configs: Callable[[], Sequence[Props]], signature: RequestSignature | None
+        self, name: str, configs: Callable[[], Sequence[Props]], signature: RequestSignature | None, is_permitted: bool
     ) -> StagedFuture[None]:
         return self._not_supported("externally setting task configurations")
 
-    def fence_zombies(self, name: str, signature: RequestSignature | None) -> StagedFuture[None]:
+    def fence_zombies(self, name: str, signature: RequestSignature | None, is_permitted: bool) -> StagedFuture[None]:
         return self._not_supported("exactly-once source connectors")
 
     def _not_supported(self, what: str) -> StagedFuture[None]:

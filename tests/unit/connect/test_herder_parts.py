@@ -15,7 +15,7 @@ from mm2.codec import encode
 from mm2.config.keys.worker_keys import WorkerConfig
 from mm2.connect import request_signing
 from mm2.connect.api import ConnectError
-from mm2.connect.errors import BadRequest, Forbidden, MalformedBody, NotReady
+from mm2.connect.errors import BadRequest, Conflict, Forbidden, MalformedBody, NotReady
 from mm2.connect.herder import request_queue
 from mm2.connect.herder.answers import (
     ConnectorOffset,
@@ -212,22 +212,33 @@ def signed(body: bytes, key: SessionKey = KEY, algorithm: str = "HmacSHA256") ->
 
 def test_internal_requests_are_verified_like_java() -> None:
     keys = session_keys(KEY)
-    keys.verify(signed(b"[]"))
-    session_keys(KEY, signs=False).verify(None)
+    keys.verify(signed(b"[]"), is_permitted=False)
+    session_keys(KEY, signs=False).verify(None, is_permitted=True)
     with pytest.raises(BadRequest, match="missing required signature"):
-        keys.verify(None)
+        keys.verify(None, is_permitted=False)
     # The name is compared as written, although Java's Mac, and ours, would find the algorithm.
     for algorithm in ("HmacSHA1", "hmacsha256"):
         wrong = rf"does not support the '{algorithm}' key signing algorithm .* to use: \[HmacSHA256\]\. Check"
         with pytest.raises(BadRequest, match=wrong):
-            keys.verify(signed(b"[]", algorithm=algorithm))
+            keys.verify(signed(b"[]", algorithm=algorithm), is_permitted=False)
     with pytest.raises(NotReady, match="still starting up"):
-        session_keys(None).verify(signed(b"[]"))
+        session_keys(None).verify(signed(b"[]"), is_permitted=False)
     with pytest.raises(Forbidden, match="invalid signature"):
-        keys.verify(signed(b"[]", SessionKey(b"1" * 32, "HmacSHA256", 0)))
+        keys.verify(signed(b"[]", SessionKey(b"1" * 32, "HmacSHA256", 0)), is_permitted=False)
     newer = SessionKey(b"2" * 32, "HmacSHA256", 1)
     keys.accept(newer)
-    keys.verify(signed(b"[]", newer))
+    keys.verify(signed(b"[]", newer), is_permitted=False)
+
+
+@pytest.mark.parametrize(
+    "signature", [None, signed(b"[]", SessionKey(b"1" * 32, "HmacSHA256", 0))], ids=["none", "wrong"]
+)
+def test_a_group_that_signs_no_more_opens_nothing_to_a_client_without_a_role(
+    signature: RequestSignature | None,
+) -> None:
+    """A member of the group can end the signing after REST has asked for a signature instead of a role, while it receives the body."""
+    with pytest.raises(Conflict, match="does not sign requests any more"):
+        session_keys(KEY, signs=False).verify(signature, is_permitted=False)
 
 
 @pytest.mark.parametrize(

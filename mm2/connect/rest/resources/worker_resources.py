@@ -232,28 +232,37 @@ def internal_router(herder: Herder, requests: Requests) -> APIRouter:
     @needs(Role.NONE)
     async def put_task_configs(connector: Name, request: Request, forward: Forward = None) -> Response:
         """Publish the task configurations of a connector that runs on another worker."""
-        _check_signer(herder, request)
+        is_permitted = _check_signer(herder, request)
         signature = await _signature(request, herder, requests)
         parse = functools.partial(parse_string_maps, await request.body())
         return relayed_nothing(
-            await requests.complete_or_forward(request, herder.put_task_configs, connector, parse, signature)
+            await requests.complete_or_forward(
+                request, herder.put_task_configs, connector, parse, signature, is_permitted
+            )
         )
 
     @router.put("/{connector}/fence", status_code=204, responses=refusals(403, 404, 408, 409, 413, 500, 503))
     @needs(Role.NONE)
     async def fence_zombies(connector: Name, request: Request, forward: Forward = None) -> Response:
         """Ensure that older tasks of a connector can no longer write."""
-        _check_signer(herder, request)
+        is_permitted = _check_signer(herder, request)
         signature = await _signature(request, herder, requests)
-        return relayed_nothing(await requests.complete_or_forward(request, herder.fence_zombies, connector, signature))
+        return relayed_nothing(
+            await requests.complete_or_forward(request, herder.fence_zombies, connector, signature, is_permitted)
+        )
 
     return router
 
 
-def _check_signer(herder: Herder, request: Request) -> None:
-    """The herder verifies signatures; in a group without them (``connect.protocol``) the sender needs a role."""
+def _check_signer(herder: Herder, request: Request) -> bool:
+    """Whether the sender has the role that it needs in a group without signatures (``connect.protocol``). Raises RestFailure if it needs it.
+
+    A member of the group can change this while the body is received, so the herder asks for one of both.
+    """
+    access = Access.of(request.scope)
     if not herder.verifies_signatures:
-        Access.of(request.scope).require(Role.ADMIN, request.scope)
+        access.require(Role.ADMIN, request.scope)
+    return access.allows(Role.ADMIN)
 
 
 async def _signature(request: Request, herder: Herder, requests: Requests) -> RequestSignature | None:

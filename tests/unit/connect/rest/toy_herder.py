@@ -181,7 +181,7 @@ class ToyHerder(Herder):
             self._signed(None)
 
     def put_task_configs(
-        self, name: str, configs: Callable[[], Sequence[Props]], signature: RequestSignature | None
+        self, name: str, configs: Callable[[], Sequence[Props]], signature: RequestSignature | None, is_permitted: bool
     ) -> StagedFuture[None]:
         def put() -> None:
             self._signed(signature)
@@ -189,7 +189,7 @@ class ToyHerder(Herder):
 
         return self._later(put)
 
-    def fence_zombies(self, name: str, signature: RequestSignature | None) -> StagedFuture[None]:
+    def fence_zombies(self, name: str, signature: RequestSignature | None, is_permitted: bool) -> StagedFuture[None]:
         return self._later(lambda: self._signed(signature))
 
     @staticmethod
