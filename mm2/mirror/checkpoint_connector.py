@@ -356,7 +356,8 @@ def fitting(groups: Mapping[str, bool], max_tasks: int, room_bytes: int) -> dict
         committing = shares([group for group, is_shared in kept.items() if not is_shared], max_tasks)
         shared = shares([group for group, is_shared in kept.items() if is_shared], len(committing) or max_tasks)
         count = len(kept)
-        for some, others in zip_longest(committing, shared, fillvalue=[]):
+        tasks: Iterable[tuple[list[str], list[str]]] = zip_longest(committing, shared, fillvalue=[])
+        for some, others in tasks:
             sizes = sorted((len(json.dumps(encode_groups([group]))), group) for group in [*some, *others])
             total = sum(size for size, _ in sizes)
             while total > room_bytes:
