@@ -17,6 +17,8 @@ from mm2.kafka.settings.sasl_settings import Sasl, missing_extra
 
 #: Of RFC 7677, and of Kafka's ScramMechanism: with fewer, a recorded login reveals weak passwords.
 _MIN_SCRAM_ITERATIONS: Final = 4096
+#: The first message of a SCRAM server (RFC 5802 §7), without the extensions that change it.
+_SERVER_FIRST: Final = re.compile(rb"r=[!-+\--~]+,s=[A-Za-z0-9+/=]+,i=([0-9]{1,9})(?:,[a-hj-ln-qt-zA-Z]=[^,]+)*")
 
 
 class SaslError(Exception):
@@ -30,6 +32,7 @@ class Login:
         self._mechanism = mechanism
         self._name = name
         self._refusal = ""
+        self._is_challenged = False
 
     def auth_bytes(self) -> bytes:
         try:
@@ -41,8 +44,9 @@ class Login:
         if self._name == "OAUTHBEARER" and challenge:
             # The reason is JSON in a challenge, which must be answered before the broker reports the error itself.
             self._refusal = challenge.decode("utf-8", "replace")
-        if self._name.startswith("SCRAM"):
-            _check_iterations(challenge, self._name)
+        if self._name.startswith("SCRAM") and not self._is_challenged:
+            self._check_iterations(challenge)
+        self._is_challenged = True
         try:
             self._mechanism.receive(challenge)
         except Exception as error:
@@ -58,6 +62,18 @@ class Login:
     def refusal(self) -> str:
         """The broker's reason for rejecting an OAUTHBEARER token, otherwise ""."""
         return self._refusal
+
+    def _check_iterations(self, challenge: bytes) -> None:
+        """Refuse a first message of the server that demands too few iterations, as Kafka's ScramSaslClient does, or that could be read in
+        another way than here: kafka-python takes any spelling of a number, and the last one.
+        """
+        found = _SERVER_FIRST.fullmatch(challenge)
+        if found is None:
+            raise self._failure(ValueError(challenge))
+        if int(found[1]) < _MIN_SCRAM_ITERATIONS:
+            raise SaslError(
+                f"the broker demands {int(found[1])} iterations, the minimum of {self._name} is {_MIN_SCRAM_ITERATIONS}"
+            )
 
     def _failure(self, error: Exception) -> SaslError:
         if self._name.startswith("SCRAM") and isinstance(error, KeyError | ValueError):
@@ -111,15 +127,6 @@ def _kerberos_login(sasl: Sasl, host: str) -> Any:
         return Kerberos(dict(sasl.options), sasl.kerberos_service_name or sasl.option("serviceName") or "kafka", host)
     except KerberosError as error:
         raise SaslError(str(error)) from error
-
-
-def _check_iterations(challenge: bytes, mechanism: str) -> None:
-    """Refuse the first message of a SCRAM server that demands too few iterations, as Kafka's ScramSaslClient does."""
-    found = re.search(rb"(?:^|,)i=(\d+)(?:,|$)", challenge)
-    if found and int(found[1]) < _MIN_SCRAM_ITERATIONS:
-        raise SaslError(
-            f"the broker demands {int(found[1])} iterations, the minimum of {mechanism} is {_MIN_SCRAM_ITERATIONS}"
-        )
 
 
 def _scram_name(name: str) -> str:

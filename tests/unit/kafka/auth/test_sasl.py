@@ -77,6 +77,28 @@ def test_scram_refuses_fewer_iterations_than_kafka_allows(rounds: int, accepted:
             run.receive(first)
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "{r},{s},i= 1",
+        "{r},{s},i=+1",
+        "{r},{s},i=1 ",
+        "{r},{s},i=0_1",
+        "{r},{s},i=\u0661",
+        "{r},{s},i=4096,i=1",
+        "i=1,{r},{s}",
+        "v=,{r},{s},i=1",
+    ],
+)
+def test_scram_refuses_iterations_in_a_form_that_can_be_read_in_two_ways(message: str) -> None:
+    """kafka-python reads all of these as one iteration."""
+    run = scram()
+    nonce = run.auth_bytes().rpartition(b"r=")[2].decode()
+    salt = base64.b64encode(SALT).decode()
+    with pytest.raises(SaslError, match="SCRAM message is invalid"):
+        run.receive(message.format(r=f"r={nonce}server", s=f"s={salt}").encode())
+
+
 def test_plain_sends_name_and_password_as_utf8() -> None:
     run = login(Sasl("PLAIN", options=(("username", "ä"), ("password", "hunter2"))), "broker", timeout_s=1)
     assert run.auth_bytes().endswith("\0ä\0hunter2".encode())
