@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import asyncio
+import mmap
 import ssl
 import struct
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import islice
+from typing import cast
 
 from mm2.kafka.client.connection import Connection
 from mm2.kafka.errors import CorruptBatch, DisconnectedFailure, KafkaFailure
@@ -34,10 +36,17 @@ class BufferPool:
 
     def __init__(self, keep_bytes: int = 64 << 20) -> None:
         self._keep_bytes = keep_bytes
-        self._buffers: list[bytearray] = []
+        self._buffers: list[bytearray | mmap.mmap] = []
 
     def take(self, size: int) -> bytearray:
-        """A buffer of at least ``size`` bytes with undefined content."""
+        """A buffer of at least ``size`` bytes with undefined content, all of which is in memory."""
+        return cast("bytearray", self._take(size, bytearray))
+
+    def claim(self, size: int) -> bytearray | mmap.mmap:
+        """A buffer of which only what is written takes memory, page by page. Use a pool for either `take` or `claim`."""
+        return self._take(size, _private_pages)
+
+    def _take(self, size: int, create: Callable[[int], bytearray | mmap.mmap]) -> bytearray | mmap.mmap:
         if size < self._ROUND >> 4:
             return bytearray(size)
         # getrefcount counts the list's reference and its argument: 2 means free.
@@ -48,13 +57,20 @@ class BufferPool:
         ]
         if free:
             return self._buffers[min(free, key=lambda index: len(self._buffers[index]))]
-        buffer = bytearray(-(-size // self._ROUND) * self._ROUND)
+        buffer = create(-(-size // self._ROUND) * self._ROUND)
         held = sum(map(len, self._buffers))
         if held + len(buffer) > self._keep_bytes:
             # here the loop's variable is a third reference
             self._buffers = [kept for kept in self._buffers if sys.getrefcount(kept) > 3]
         self._buffers.append(buffer)
         return buffer
+
+
+def _private_pages(size: int) -> mmap.mmap:
+    try:
+        return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError from error
 
 
 class Channel:
@@ -228,7 +244,8 @@ class Channel:
             message = f"{self._address} sent a frame of {size} bytes; the limit is {self._max_frame_bytes}"
             raise DisconnectedFailure(message)
         try:
-            self._body = memoryview(self._pool.take(size))[:size]
+            # The size is only a claim of the broker, of which there may be as many as it has partitions.
+            self._body = memoryview(self._pool.claim(size))[:size]
         except MemoryError as error:
             message = f"{self._address} sent a frame of {size} bytes, for which there is no memory"
             raise DisconnectedFailure(message) from error

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from mm2.kafka.client.channel import BufferPool, Channel
@@ -275,13 +276,31 @@ def test_the_pool_releases_free_buffers_above_its_limit() -> None:
     assert any(buffer is kept for buffer in pool._buffers)
 
 
+def test_the_size_of_a_frame_takes_no_memory_before_the_frame_arrives() -> None:
+    """A hostile broker could fill the memory with four bytes for each partition."""
+    claimed = 128 << 20
+    before = psutil.Process().memory_info().rss
+
+    async def play(channel: Channel, far: socket.socket, _frames: list[bytes], _losses: list[KafkaFailure]) -> None:
+        ask(channel, far, 1)
+        await asyncio.to_thread(far.sendall, claimed.to_bytes(4, "big") + bytes(100_000))
+        await wait_until_async(lambda: channel._body is not None)
+        open_.append(channel._body)
+
+    open_: list[memoryview | None] = []
+    for _ in range(8):
+        with_channel(play)
+    assert [None if view is None else len(view) for view in open_] == [claimed] * 8
+    assert psutil.Process().memory_info().rss - before < 4 * claimed
+
+
 def test_a_frame_for_which_there_is_no_memory_closes_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """MemoryError reached the loop, and the connection stayed in the middle of a frame."""
 
     def take(_pool: BufferPool, size: int) -> bytearray:
         raise MemoryError(size)
 
-    monkeypatch.setattr(BufferPool, "take", take)
+    monkeypatch.setattr(BufferPool, "claim", take)
 
     async def play(channel: Channel, far: socket.socket, frames: list[bytes], losses: list[KafkaFailure]) -> None:
         ask(channel, far, 1)
