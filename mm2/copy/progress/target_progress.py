@@ -130,16 +130,21 @@ class Prints:
 
 @dataclass(frozen=True, slots=True)
 class RecordsAt:
-    """Timestamp and hash of the content of records, by offset. ``with_time``: the timestamps are those of the producer."""
+    """Timestamp and hash of the content of records, by offset. ``with_time``: the timestamps are those of the producer. ``markers``: offsets
+    of transaction markers, as far as they were read.
+    """
 
     values: dict[int, tuple[int | None, int]]
     with_time: bool = True
+    markers: frozenset[int] = frozenset()
 
     def differs(self, other: RecordsAt) -> int | None:
-        """The first offset at which both have a record, and not the same one; None: there is none."""
+        """The first offset at which both have a record, and not the same one, or the other one has a marker; None: there is none."""
         with_time = self.with_time and other.with_time
         for offset, (timestamp, content) in sorted(self.values.items()):
             found = other.values.get(offset)
+            if offset in other.markers:
+                return offset
             if found is not None and (found[1] != content or (with_time and found[0] != timestamp)):
                 return offset
         return None
@@ -598,17 +603,21 @@ class TargetLookUp:
             )
         return Prints([_print(timestamp if with_time else -1, content) for timestamp, content in records], with_time)
 
-    def records_at(self, partition: TopicPartition, first: int, end: int) -> RecordsAt:
+    def records_at(self, partition: TopicPartition, first: int, end: int, *, with_markers: bool = False) -> RecordsAt:
         """The records at offsets ``first .. end-1``. Raises KafkaFailure."""
         values: dict[int, tuple[int | None, int]] = {}
+        markers: set[int] = set()
         with_time = True
-        for _, batch in self._batches({partition: (first, end)}):
+        for _, batch in self._batches({partition: (first, end)}, with_control=with_markers):
             header = batch.view.header
+            if header is not None and header.is_control:
+                markers.update(range(header.base_offset, header.last_offset + 1))
+                continue
             with_time = with_time and not (header is not None and header.is_log_append_time)
             for record in decode_batch(batch.view, self._cluster.settings.decompression_max_bytes):
                 if first <= record.offset < end:
                     values[record.offset] = record.timestamp, _content(record)
-        return RecordsAt(values, with_time)
+        return RecordsAt(values, with_time, frozenset(markers))
 
     def foreign_runs(
         self, partition: TopicPartition, first: int, end: int, producers: AbstractSet[int], *, read_committed: bool

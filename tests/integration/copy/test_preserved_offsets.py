@@ -253,6 +253,19 @@ def test_a_remote_topic_with_other_records_is_not_written_to(flow: Flow) -> None
     assert end_offset(flow.target, remote) == 10
 
 
+def test_a_remote_topic_with_a_record_in_the_place_of_a_marker_is_not_written_to(flow: Flow) -> None:
+    topic = flow.topic()
+    remote = flow.remote(topic)
+    transactions(flow.source, topic, 1)
+    wait_until(lambda: end_offset(flow.source, topic) == 6)  # the marker is written after the answer
+    rows = [Record(one.key, one.value, (), one.timestamp) for one in read(flow.source, topic)]
+    write(flow.target, remote, [*rows, Record(b"foreign", b"x")])
+    with flow.copying(preserving(flow, topic)) as job:
+        wait_until(lambda: state(job, topic) == "DIVERGED", detail=job.progress)
+        assert "has another record at offset 5" in rows_of(job)[TopicPartition(topic, 0)].reason
+    assert end_offset(flow.target, remote) == 6
+
+
 def test_a_remote_topic_with_another_beginning_is_not_written_to(flow: Flow) -> None:
     """All its records are compared, since the ledger does not show that the flow wrote them."""
     topic, equal = flow.topic("other"), flow.topic("equal")

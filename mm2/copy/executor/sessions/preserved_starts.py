@@ -229,13 +229,15 @@ class PreservedStarts:
     def _first_difference(
         self, tp: TopicPartition, target: TopicPartition, ends: PartitionEnds, first: int
     ) -> int | None:
-        """The first offset from ``first`` on at which the target has another record than the source; None: there is none.
+        """The first offset from ``first`` on at which the target has another record than the source, or one where the source has a
+        transaction marker; None: there is none.
 
         Compaction and retention may have removed records on either side.
         """
         for start in range(max(ends.source_start, ends.target_start, first), ends.target_end, _AT_ONCE):
             after = min(ends.target_end, start + _AT_ONCE)
-            offset = self._target.records_at(target, start, after).differs(self._source.records_at(tp, start, after))
+            there = self._source.records_at(tp, start, after, with_markers=True)
+            offset = self._target.records_at(target, start, after).differs(there)
             if offset is not None:
                 return offset
         return None

@@ -319,8 +319,8 @@ def compared(scene: Scene, source: Iterable[Record], target: Iterable[Record], s
     starts._source_cluster = SimpleNamespace(**answers)
     starts._source_admin = starts._target_admin = scene
     on_source, on_target = records_at(source), records_at(target)
-    starts._source = SimpleNamespace(records_at=lambda *_: on_source)
-    starts._target = SimpleNamespace(records_at=lambda *_: on_target)
+    starts._source = SimpleNamespace(records_at=lambda *_, **__: on_source)
+    starts._target = SimpleNamespace(records_at=lambda *_, **__: on_target)
     return starts
 
 
