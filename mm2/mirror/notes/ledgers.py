@@ -28,6 +28,8 @@ from mm2.mirror.notes.promotions import PROMOTED_NOTE
 ACL_NOTE: Final = "acl"
 DENIAL_NOTE: Final = "denied-write"
 PROVENANCE_NOTE: Final = "provenance"
+#: With the properties of a remote topic before its leading gaps were filled; null: not set on the topic.
+FILLING_NOTE: Final = "filling"
 
 Notes = Mapping[tuple[str, ...], Mapping[str, Any]]
 """Notes of one kind, by name."""

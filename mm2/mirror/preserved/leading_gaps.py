@@ -42,7 +42,7 @@ from mm2.kafka.structs import (
 )
 from mm2.mirror.common.discovery import vanished
 from mm2.mirror.common.recurring_errors import RecurringErrors
-from mm2.mirror.notes.ledgers import Ledgers
+from mm2.mirror.notes.ledgers import FILLING_NOTE, Ledgers
 from mm2.mirror.notes.preparation import Preparation, filling, since
 from mm2.mirror.topics.config_sync import ConfigSync
 
@@ -55,8 +55,6 @@ FILLING_RETENTION_MS: Final = str((1 << 63) - 2)
 _POLICY_KEY: Final = "cleanup.policy"
 _RETENTION_KEY: Final = "retention.ms"
 _FILLING_CONFIGS: Final = {_POLICY_KEY: "delete", _RETENTION_KEY: FILLING_RETENTION_MS}
-#: Kind of the notes in the ledger with the properties of remote topics before they were filled; null: not set on the topic.
-FILLING_NOTE: Final = "filling"
 _ON_TOPIC: Final = ConfigSource.DYNAMIC_TOPIC_CONFIG
 _DELETED_EVERY: Final = 64
 _FILLERS_PER_S: Final = 3_000_000
