@@ -223,6 +223,9 @@ class FetchSession:
         left = len(self.known) + _MORE_PARTITIONS
         topics = read.length(compact=flexible)
         is_current = False
+        if topics > left:
+            message = f"{topics} topics for a session of {len(self.known)} partitions"
+            raise IndexError(message)
         for _ in range(topics):
             if version >= TOPIC_IDS_FROM:
                 topic_id = bytes(read.bytes_view(16))

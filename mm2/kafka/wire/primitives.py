@@ -32,6 +32,10 @@ def request_header(api_key: int, version: int, correlation_id: int, client_id: s
     return head + b"\x00" if flexible else head
 
 
+#: Of one structure. Kafka has less than ten; each takes two bytes, so a response of 256 MB could block the loop for a minute.
+_MOST_TAGS: Final = 1_000
+
+
 class Reader:
     """Reads primitives from one response frame; struct.error or IndexError past the end."""
 
@@ -95,7 +99,11 @@ class Reader:
     def tags(self, wanted: int = -1) -> memoryview | None:
         """Skip the tagged fields of a flexible structure; returns the ``wanted`` one, None if there is none."""
         found = None
-        for _ in range(self.uvarint()):
+        count = self.uvarint()
+        if count > _MOST_TAGS:
+            message = f"{count} tagged fields"
+            raise IndexError(message)
+        for _ in range(count):
             tag = self.uvarint()
             content = self.bytes_view(self.uvarint())
             if tag == wanted:

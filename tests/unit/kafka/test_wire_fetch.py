@@ -14,6 +14,7 @@ from kafka.protocol.consumer import FetchRequest, FetchResponse
 
 from mm2.kafka.errors import BrokerFailure, CorruptBatch
 from mm2.kafka.structs import TopicPartition
+from mm2.kafka.varint import uvarint
 from mm2.kafka.wire.fetch import MAX_VERSION, MIN_VERSION, TOPIC_IDS_FROM, FetchSession, Position
 
 IDS = {"orders": uuid.UUID(int=0x1234), "clicks-ü": uuid.UUID(int=0xABCD)}
@@ -324,6 +325,16 @@ def test_more_partitions_than_the_session_has_are_corrupt(version: int) -> None:
     fetch.response(version, answer(version, {TopicPartition("orders", index): {} for index in range(1000)}))
     with pytest.raises(CorruptBatch, match="partitions beyond the 0 of the session"):
         fetch.response(version, answer(version, {TopicPartition("orders", index): {} for index in range(1001)}))
+
+
+def test_empty_fields_and_topics_of_a_large_response_are_corrupt() -> None:
+    """A hostile broker could block the loop for a minute with a response of 256 MB of them."""
+    count = 1_100
+    tags = bytes(4) + uvarint(count) + bytes(2) * count
+    topics = bytes(15) + uvarint(count + 1) + bytes(18) * count
+    for rest, reason in ((tags, "1100 tagged fields"), (topics, "1100 topics for a session of 0 partitions")):
+        with pytest.raises(CorruptBatch, match=reason):
+            session().response(17, memoryview(rest + bytes(20)))
 
 
 @pytest.mark.parametrize("version", [11, 12])
