@@ -64,7 +64,7 @@ _WRITE_TIMEOUT_S: Final = 30.0
 
 #: Of a record, by the default max.message.bytes, without what the broker and the config topic add.
 _CONFIG_BYTES: Final = 1_000_000
-_TOO_LONG: Final = "group ids that are too long"
+_TOO_LONG: Final = "ids of groups"
 _SHOWN_ID: Final = 60
 _WITHOUT_ID: Final = "Offsets of the group with the empty id are not replicated: set group.id in its consumers."
 
