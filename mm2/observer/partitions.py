@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from mm2.copy.driver.status import PartitionStatus
 from mm2.copy.progress.ledger import Ledger, Pause, Pauses, Verified, paused
 from mm2.copy.progress.session import LedgerEntry, PartitionCondition
-from mm2.copy.states import BEHIND_OFFSETS, HEALTHY, LASTING, OTHER_LOG, PartitionState
+from mm2.copy.states import HEALTHY, LASTING, OTHER_LOG, PartitionState, healthy_state
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.common.discovery import vanished
@@ -30,8 +30,6 @@ from mm2.observer.sums import RiskSum
 from mm2.observer.views import LossView, PartitionView, Risk, ValueRange
 from mm2.reasons import PauseCode, TargetLossCode
 
-#: A partition is catching up as well if the oldest record that is not on the target is older.
-BEHIND_S: Final = 30.0
 #: A partition with lag that has made no progress for this long is stalled, whatever state it reports.
 STALLED_S: Final = 30.0
 _RATE_OVER_S: Final = 10.0
@@ -321,8 +319,8 @@ class PartitionBook:
         elif inputs.idle and standing.state in _COPIED:
             # The last state that its task has written.
             standing = _Standing(PartitionState.PAUSED, f"nothing is copied: {inputs.idle}", pause=PauseCode.FLOW)
-        if standing.state is PartitionState.RUNNING and seconds is not None and seconds > BEHIND_S:
-            standing = standing._replace(state=PartitionState.CATCHING_UP)
+        if standing.state is PartitionState.RUNNING:
+            standing = standing._replace(state=healthy_state(None, seconds))
         is_counted = inputs.is_counted(tp, task)
         is_end_current = tp in inputs.ends or (status is not None and status.is_fresh and status.row is not None)
         known.loss, known.is_uncompared = _on_target(tp, entry, status, inputs)
@@ -726,7 +724,7 @@ def _state(
         return _Standing(PartitionState(condition.state), condition.reason, condition.since_ms)
     if entry is None and stopped is not None:
         return _Standing(stopped.state, stopped.reason, stopped.since_ms)
-    return _Standing(PartitionState.CATCHING_UP if lag is not None and lag > BEHIND_OFFSETS else PartitionState.RUNNING)
+    return _Standing(healthy_state(lag))
 
 
 def _on_target(

@@ -528,7 +528,7 @@ class Ledger:
         if entry.before is not None:
             chunk = chunk.shortened(entry.before.extent, undone.mark.source)
         extend([chunk], undone)
-        return start_of(undone, chunk, committed, undone=entry.before is None or entry.before.state is None)
+        return start_of(undone, chunk, committed, undone=entry.before is None or entry.before.entry is None)
 
     def late(self) -> set[TopicPartition]:
         """Partitions of which a late chunk is the last record of its key in the topic, see `with_late_chunks`."""
