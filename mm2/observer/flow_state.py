@@ -7,7 +7,7 @@ source last answered.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
@@ -75,13 +75,13 @@ class FlowInputs:
     failed: int = 0
     unbegun: int = 0
     troubles: tuple[str, ...] = ()
-    losses: tuple[LossView, ...] = ()
+    losses: Sequence[LossView] = ()
     differences: Mapping[str, int] = field(default_factory=dict)
     unknown: str = ""
     nothing_selected: str = ""
     pauses: Mapping[PauseCode | None, int] = field(default_factory=dict)
     heartbeats: int = 0
-    target_losses: tuple[tuple[TopicPartition, TargetLoss], ...] = ()
+    target_losses: Sequence[tuple[TopicPartition, TargetLoss]] = ()
     uncompared: int = 0
     uncompared_why: str = ""
     came_back: int = 0
@@ -162,7 +162,7 @@ def summary_of(inputs: FlowInputs) -> str:
     return " ".join(parts)
 
 
-def _lost(losses: tuple[LossView, ...], source: str) -> str:
+def _lost(losses: Sequence[LossView], source: str) -> str:
     newest = losses[0]
     offset = f"{newest.first}" if newest.first == newest.last else f"{newest.first} to {newest.last}"
     where = f"{'offset' if newest.first == newest.last else 'offsets'} {offset} of {newest.topic}-{newest.partition}"

@@ -367,7 +367,7 @@ class FlowView:
     metric_formats: frozenset[str] = frozenset({"legacy"})
     differences: Mapping[str, int] = _read({}, Evidence.LEDGER)
     verified_records: int = _read(0, Evidence.LEDGER)
-    losses: tuple[LossView, ...] = _read((), Evidence.LEDGER)
+    losses: Sequence[LossView] = _read((), Evidence.LEDGER)
     throttles: Mapping[str, int] = _read({}, Evidence.LEDGER)
     filled: Mapping[str, int] = _read({}, Evidence.PROCESS)
     groups_error: str = ""
