@@ -16,7 +16,6 @@ from mm2.copy.progress.session import LedgerEntry
 from mm2.copy.states import HEALTHY, PartitionState
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.groups.target_logs import TargetLoss
-from mm2.observer.flow_state import LOSSES_REPORTED_MS
 from mm2.observer.partition_inputs import PartitionInputs, PartitionMemory
 from mm2.observer.partition_views import least_age, view_of
 from mm2.observer.sums import RiskSum
@@ -24,6 +23,9 @@ from mm2.observer.views import LossView, PartitionView, Risk
 
 #: A partition with lag that has made no progress for this long is stalled, whatever state it reports.
 STALLED_S: Final = 30.0
+#: How long a loss is reported. It cannot be undone, so the report must end: a daily script sees each loss, and a flow
+#: does not stay red forever. The ledger, `mm2 gaps` and the metrics keep it.
+LOSSES_REPORTED_MS: Final = 24 * 3_600_000
 _READ_AGAIN_S: Final = 10.0
 
 

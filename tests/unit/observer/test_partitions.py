@@ -22,9 +22,9 @@ from mm2.mirror.notes.preparation import Preparation, filling
 from mm2.mirror.notes.promotions import Promotion
 from mm2.observer import partition_views
 from mm2.observer import partitions as module
-from mm2.observer.flow_state import LOSSES_REPORTED_MS, FlowInputs, state_of, summary_of
+from mm2.observer.flow_state import FlowInputs, state_of, summary_of
 from mm2.observer.partition_inputs import PartitionInputs, PartitionMemory
-from mm2.observer.partitions import STALLED_S, PartitionBook, Partitions
+from mm2.observer.partitions import LOSSES_REPORTED_MS, STALLED_S, PartitionBook, Partitions
 from mm2.observer.polling.polls import SourceLogs
 from mm2.observer.polling.timestamps import BatchTimestamp
 from mm2.observer.shown.shapes import page_json
@@ -301,7 +301,7 @@ def test_a_flow_whose_topics_were_all_failed_back_has_nothing_at_risk(env: Envir
     promote(env, "t", turned=True)
     env.ends |= {T0: 5_000, T1: 5_000}
     seen = env.refresh()
-    inputs = FlowInputs("A", "B", seen=True, risk=seen.risk, states=seen.states)
+    inputs = FlowInputs("A", "B", True, seen)
     assert (seen.risk.seconds, seen.risk.records, seen.risk.bytes) == (0.0, 0, 0)
     assert (state_of(inputs), summary_of(inputs)) == (FlowState.RUNNING, "If A dies now you lose nothing.")
 
@@ -421,7 +421,7 @@ def test_the_lag_is_a_lower_bound_if_the_position_may_be_of_another_log(
     assert (view.lag_records, view.is_lag_exact, view.lag_seconds) == (lag, False, None)
     assert (seen.risk.records, seen.risk.records_at_least, seen.risk.seconds) == (None, lag or 0, None)
     assert (set(seen.other_logs), seen.wanted, seen.stalled) == ({T0}, [], [])
-    inputs = FlowInputs("A", "B", seen=True, risk=seen.risk, states=seen.states)
+    inputs = FlowInputs("A", "B", True, seen)
     assert "nothing" not in summary_of(inputs)
 
 
@@ -506,7 +506,7 @@ def test_the_lag_is_a_lower_bound_if_the_log_ends_before_the_position(env: Envir
     assert (view.lag_records, view.is_lag_exact, view.lag_seconds, view.source_end) == (0, False, None, 7)
     assert (view.lag_bytes, seen.risk.bytes) == (None, None)
     assert (seen.risk.records, seen.risk.records_at_least, seen.risk.seconds) == (None, 0, None)
-    inputs = FlowInputs("A", "B", seen=True, risk=seen.risk, states=seen.states)
+    inputs = FlowInputs("A", "B", True, seen)
     assert "you lose no record that is known here" in summary_of(inputs)
     env.ends[T0] = 12
     seen = env.refresh(**more)
@@ -792,7 +792,7 @@ def test_a_partition_whose_copy_the_target_has_lost_is_not_without_lag(
     assert (first.is_lag_exact, first.known_lag, first.lag_seconds) == (False, None, None)
     assert (second.state, second.lag_records, second.is_lag_exact) == (PartitionState.RUNNING, 0, True)
     assert (seen.risk.records, seen.risk.least, seen.target_losses[0][0]) == (None, 0, T0)
-    inputs = FlowInputs("A", "B", True, seen.risk, seen.states, target_losses=seen.target_losses)
+    inputs = FlowInputs("A", "B", True, seen)
     assert state_of(inputs) is FlowState.DEGRADED
     assert summary_of(inputs) == (
         "What would be lost is not known: B does not have all records of t-0 that were copied to it: it is gone."
@@ -815,9 +815,7 @@ def test_without_the_logs_of_the_target_a_lag_is_a_lower_bound(env: Environment)
     seen = env.refresh(target_losses={T0: None})
     assert [view.is_lag_exact for view in seen.views] == [True, False]
     assert (seen.uncompared, seen.risk.records, seen.risk.least) == (1, None, 0)
-    inputs = FlowInputs(
-        "A", "B", True, seen.risk, seen.states, uncompared=seen.uncompared, uncompared_why="not authorized."
-    )
+    inputs = FlowInputs("A", "B", True, seen, uncompared_why="not authorized.")
     assert summary_of(inputs) == (
         "If A dies now you lose no record that is known here. The logs of B were not compared with the ledger in 1 partition: "
         "not authorized."
