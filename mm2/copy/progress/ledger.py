@@ -489,7 +489,7 @@ class Ledger:
         try:
             data = {**json.loads(value), "topic": source.topic, "partition": source.partition}
             return LedgerEntry.from_json(data)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
             log.warning("ledger entry not readable", partition=str(source), error=in_log(repr(error)))
             return None
 

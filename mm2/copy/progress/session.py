@@ -387,7 +387,7 @@ class LedgerEntry:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """The inverse of `to_json`. ValueError for anything else."""
+        """The inverse of `to_json`. Raises ValueError, TypeError, KeyError, IndexError or AttributeError for anything else."""
         if data.get("before") is not None:
             state = data.get("before_state")
             if state is not None:

@@ -1000,10 +1000,15 @@ def test_the_previous_state_is_written_so_that_other_versions_read_the_rest() ->
 @pytest.mark.parametrize("where", ["before", "before_state"])
 @pytest.mark.parametrize("value", [5, "text", [], [[1, 2, 3], {}, 0, [0, 0, 0]], {"id": 7}, {"target": 5}])
 def test_a_damaged_previous_state_is_rejected(where: str, value: Any) -> None:
+    """Another client may write anything into the ledger, and its reader continues."""
     before = PreviousCommit(Mark(80, 180, 80), {}, 2, (1, 2, 3), 1, LedgerEntry("t", 0, "A.t", Mark(80, 180, 80)))
-    data = LedgerEntry("t", 0, "A.t", Mark(120, 230, 20), 80, before=before).to_json() | {where: value}
+    entry = LedgerEntry("t", 0, "A.t", Mark(120, 230, 20), 80, before=before)
+    data = entry.to_json() | {where: value}
     with pytest.raises(ValueError, match="LedgerEntry"):
         decode(LedgerEntry, data)
+    ledger, record = Ledger(), entry_record(entry)
+    ledger.apply(record.key, json.dumps(data).encode())
+    assert ledger.entry(TP) is None
 
 
 @pytest.mark.parametrize("text", ["a", "\x01", "\U0001f600", "\udc80"])
