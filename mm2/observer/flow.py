@@ -111,7 +111,7 @@ class FlowObserver:
         """Stop polling and close all connections, which aborts a request in flight."""
         for watch in self._watches:
             watch.signal_stop()
-        for ask in (
+        for poll in (
             self._source,
             self._ledger,
             self._target_logs,
@@ -119,7 +119,7 @@ class FlowObserver:
             self._groups,
             self._new_topics,
         ):
-            ask.close()
+            poll.close()
         for watch in self._watches:
             watch.join()
 
@@ -140,7 +140,7 @@ class FlowObserver:
             # Without the state of its workers, a stopped flow without lag would look like a running one.
             self._unread_work = work.error or "the topics of its workers were not read in time"
         work.signal_stop()  # only one answer was needed; `mm2 status --watch` calls this repeatedly
-        self._note_wants(self.view())
+        self.view()  # the partitions to request from the source are known now
         self._target_logs_watch.start()
         self._groups_watch.start()  # the groups in the ledger are known now
         self._new_topics_watch.start()
@@ -392,9 +392,6 @@ class FlowObserver:
             )
             for one in self._heartbeats.seen
         )
-
-    def _note_wants(self, view: FlowView) -> None:
-        self._source.partitions = frozenset(TopicPartition(one.topic, one.partition) for one in view.partitions)
 
     def _read_stored_work(self) -> None:
         cluster = self._clients.cluster(Side.TARGET)
