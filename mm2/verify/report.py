@@ -135,7 +135,7 @@ class PartitionReport:
 
 
 @written_as(
-    "flow verdict began seconds everything=is_everything ranges changed_by not_repeatable records bytes_read=bytes "
+    "flow verdict began seconds=tenths everything=is_everything ranges changed_by not_repeatable records bytes_read=bytes "
     "explained differences=counts partitions"
 )
 @dataclass(frozen=True, slots=True)
@@ -170,8 +170,13 @@ class VerifyReport:
 
     @property
     def seconds(self) -> float:
-        """The duration, to a tenth."""
-        return round((self.ended_ms - self.began_ms) / 1000, 1)
+        """The duration."""
+        return (self.ended_ms - self.began_ms) / 1000
+
+    @property
+    def tenths(self) -> float:
+        """The duration in seconds, to a tenth."""
+        return round(self.seconds, 1)
 
     @property
     def records(self) -> int:

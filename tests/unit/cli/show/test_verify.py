@@ -295,3 +295,24 @@ def test_a_page_that_cannot_be_written_loses_no_result(
     assert "A->B at 1970-01-01 00:00:02 UTC: equal. 10 records" in out
     assert f"--html {page_file}: No such file or directory." in err
     assert len(stored) == 1
+
+
+def test_the_keys_of_json_are_those_that_scripts_know() -> None:
+    missing = Difference(DifferenceKind.MISSING, 3, None)
+    document = encode(replace(report_of(missing), ended_ms=2_345))
+    assert " ".join(document) == (
+        "flow verdict began seconds everything ranges changed_by not_repeatable records bytes_read explained "
+        "differences partitions"
+    )
+    assert (document["began"], document["seconds"]) == ("1970-01-01 00:00:01 UTC", 1.3)
+    (row,) = document["partitions"]
+    assert " ".join(row) == (
+        "topic partition remote_topic verdict first_offset last_offset certainty records source_records "
+        "target_records bytes_read explained differences listed notes trouble"
+    )
+    assert (row["verdict"], row["first_offset"], row["last_offset"], row["differences"]) == (
+        "different",
+        0,
+        12,
+        {"missing": 1},
+    )
