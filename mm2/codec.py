@@ -1,7 +1,8 @@
 """Data classes as JSON, and back, generated from their annotations.
 
 A dataclass is an object with a key for each field, a NamedTuple is an array, an Enum its value, a set a sorted array, bytes are base64. `stored` gives a
-field another key. Reading ignores unknown keys, takes the default of a missing field, and converts nothing: a number is no text.
+field another key. A class with
+`written_as` is only written. Reading ignores unknown keys, takes the default of a missing field, and converts nothing: a number is no text.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import base64
 import dataclasses
 import functools
+import json
+import operator
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -21,6 +24,8 @@ T = TypeVar("T")
 _SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 #: Key of a field's metadata.
 _STORED: Final = "mm2.codec"
+#: Keys of classes with `written_as`.
+_WRITTEN_AS: Final[dict[Any, str]] = {}
 
 
 class _Stored(NamedTuple):
@@ -48,6 +53,18 @@ def stored(
     return {_STORED: _Stored(key, parts, omits_default, same_as, is_left_out)}
 
 
+def written_as(keys: str) -> Callable[[type[T]], type[T]]:
+    """Decorator of a class: its keys. ``"topic end=source_end at_least=missing.least"`` are three, each with the attribute of that name,
+    or with the path after ``=``.
+    """
+
+    def noted(kind: type[T]) -> type[T]:
+        _WRITTEN_AS[kind] = keys
+        return kind
+
+    return noted
+
+
 def encode(value: Any) -> Any:
     """What `json.dumps` accepts. A class with a method ``to_json`` decides itself."""
     kind: Any = type(value)
@@ -61,6 +78,16 @@ def decode(cls: type[T], data: Any) -> T:
     kind: Any = cls
     found: T = _decoder(kind)(data, cls.__name__)
     return found
+
+
+def _encoded_as(keys: str, value: Any) -> dict[str, Any]:
+    """An object with these keys of a value, in the form of `written_as`."""
+    return {key: encode(get(value)) for key, get in _getters(keys)}
+
+
+def json_bytes(value: Any, errors: str = "strict") -> bytes:
+    """Compact JSON. ``errors``: what becomes of characters that cannot be encoded (`str.encode`)."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", errors)
 
 
 def encode_fields(value: Any) -> dict[str, Any]:
@@ -77,10 +104,18 @@ def decode_fields(cls: type[T], data: Any) -> T:
 
 
 @functools.cache
+def _getters(keys: str) -> list[tuple[str, Callable[[Any], Any]]]:
+    rows = (one.partition("=") for one in keys.split())
+    return [(key, operator.attrgetter(path or key)) for key, _, path in rows]
+
+
+@functools.cache
 def _encoder(kind: Any) -> Callable[[Any], Any]:
     own = getattr(kind, "to_json", None)
     if own is not None:
         return typing.cast("Callable[[Any], Any]", own)
+    if kind in _WRITTEN_AS:
+        return functools.partial(_encoded_as, _WRITTEN_AS[kind])
     if issubclass(kind, Enum):
         return lambda value: value.value
     if dataclasses.is_dataclass(kind):

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from mm2.codec import written_as
 from mm2.connect.api import ConnectError
 from mm2.connect.errors import BadRequest
 
@@ -33,6 +34,7 @@ _DIGESTS = {
 _NAMES = {name.lower(): name for name in _DIGESTS}
 
 
+@written_as("key algorithm creation-timestamp=creation_timestamp_ms")
 @dataclass(frozen=True)
 class SessionKey:
     """A session key as stored in the config topic."""
@@ -40,14 +42,6 @@ class SessionKey:
     key: bytes = field(repr=False)
     algorithm: str
     creation_timestamp_ms: int
-
-    def to_json(self) -> dict[str, Any]:
-        """The value of the ``session-key`` record."""
-        return {
-            "key": base64.b64encode(self.key).decode("ascii"),
-            "algorithm": self.algorithm,
-            "creation-timestamp": self.creation_timestamp_ms,
-        }
 
     @classmethod
     def from_json(cls, value: Any) -> SessionKey:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import NamedTuple, Self
 
 from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
@@ -149,9 +149,8 @@ class CopySpec:
         return dataclasses.replace(self, throttle=self.throttle * share, throttle_topics=topics)
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionProgress:
-    """Progress of one partition. Offsets are the next to be processed; -1: unknown.
+class PartitionProgress(NamedTuple):
+    """Progress of one partition, a row of reports. Offsets are the next to be processed; -1: unknown.
 
     ``position`` is the first source offset that is neither on the target nor dropped for a reason; ``high_watermark``
     the end of the source. ``state`` is one of `mm2.copy.states.PartitionState`, with its reason, the source offset
@@ -189,15 +188,3 @@ class PartitionProgress:
     def lag(self) -> int:
         """Source offsets still to be copied; 0 while unknown."""
         return max(0, self.high_watermark - self.position) if self.position >= 0 <= self.high_watermark else 0
-
-    def to_row(self) -> list[Any]:
-        """A JSON-able row."""
-        return [getattr(self, name) for name in _PROGRESS_FIELDS]
-
-    @classmethod
-    def from_row(cls, row: list[Any]) -> Self:
-        """The inverse of `to_row`."""
-        return cls(*row)
-
-
-_PROGRESS_FIELDS = tuple(field.name for field in dataclasses.fields(PartitionProgress))

@@ -9,8 +9,9 @@ from typing import Final
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure
 
-#: From this number of source offsets behind on, a partition is catching up.
+#: From this number of source offsets behind on, or with an older record that is not on the target, a partition is catching up.
 BEHIND_OFFSETS: Final = 10_000
+BEHIND_S: Final = 30.0
 
 
 class PartitionState(StrEnum):
@@ -82,6 +83,13 @@ _OF_CODE: Final[Mapping[int, PartitionState]] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: PartitionState.DELETED,
     ErrorCode.UNKNOWN_TOPIC_ID: PartitionState.DELETED,
 }
+
+
+def healthy_state(lag: int | None, age_s: float | None = None) -> PartitionState:
+    """The state of a partition that nothing prevents from being copied; None: not known."""
+    is_behind = (lag or 0) > BEHIND_OFFSETS or (age_s or 0.0) > BEHIND_S
+    return PartitionState.CATCHING_UP if is_behind else PartitionState.RUNNING
+
 
 _LONGEST_REASON: Final = 2_000  # characters: at most 12 KB as JSON
 

@@ -1,18 +1,20 @@
 """Counts of record batches and their latencies.
 
-The executor counts for one micro-batch and reports the counts to the driver (`Tally.to_json`), which adds them up
-over micro-batches, lanes and tasks.
+The executor counts for one micro-batch and reports the counts to the driver, which adds them up over
+micro-batches, lanes and tasks.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
+from mm2.codec import decode
+
 #: Upper bounds of a histogram's buckets, in seconds. There is one more bucket for longer durations.
 BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_BUCKETS: Final = len(BOUNDS_S) + 1
 
 #: From the timestamp of a batch's newest record until the batch was fetched; from there until the target acknowledged it; both.
 STAGES: Final = ("fetch", "produce", "visible")
@@ -28,7 +30,7 @@ _RATE_OVER_S: Final = 10.0
 class Histogram:
     """``counts`` per bucket, not cumulative."""
 
-    counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_S) + 1))
+    counts: list[int] = field(default_factory=lambda: [0] * _BUCKETS)
     sum_s: float = 0.0
 
     def add(self, seconds: float) -> None:
@@ -40,10 +42,6 @@ class Histogram:
         """Add the counts of another histogram."""
         self.counts = [mine + its for mine, its in zip(self.counts, other.counts, strict=True)]
         self.sum_s += other.sum_s
-
-    def to_json(self) -> list[Any]:
-        """``[counts, sum_s]``."""
-        return [self.counts, round(self.sum_s, 6)]
 
 
 class Summary(list[int]):
@@ -102,6 +100,9 @@ class Tally:
     _stages: tuple[Histogram, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        if self.latency.keys() != set(STAGES) or any(len(one.counts) != _BUCKETS for one in self.latency.values()):
+            message = "a latency has other stages or buckets"
+            raise ValueError(message)
         self._stages = tuple(self.latency[stage] for stage in STAGES)
 
     def count(self, path: str, batches: int = 1) -> None:
@@ -145,21 +146,10 @@ class Tally:
         made.merge(self)
         return made
 
-    def to_json(self) -> dict[str, Any]:
-        """``{"paths": {path: batches}, "latency": {stage: [counts, sum_s]}, "filled": {means: offsets}}``."""
-        latency = {stage: one.to_json() for stage, one in self.latency.items()}
-        return {"paths": self.paths, "latency": latency, "filled": self.filled}
-
     @classmethod
-    def from_json(cls, data: Mapping[str, Any] | None) -> Self:
-        """The inverse. Missing data and histograms with other buckets are ignored."""
-        made = cls()
-        found = data or {}
-        for path, batches in found.get("paths", {}).items():
-            made.paths[str(path)] = int(batches)
-        for means, offsets in found.get("filled", {}).items():
-            made.filled[str(means)] = int(offsets)
-        for stage, (counts, sum_s) in found.get("latency", {}).items():
-            if stage in made.latency and len(counts) == len(BOUNDS_S) + 1:
-                made.latency[stage].merge(Histogram([int(count) for count in counts], float(sum_s)))
-        return made
+    def received(cls, data: Any) -> Self:
+        """The counts of a report. Those of an executor of another version may have another form: they count nothing."""
+        try:
+            return decode(cls, data)
+        except ValueError:
+            return cls()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from mm2.codec import encode, stored
+from mm2.codec import stored, written_as
 from mm2.evidence import counted
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.notes.kept_records import ForeignRun
@@ -102,6 +102,12 @@ class OtherLog:
     reason: str
 
 
+@written_as(
+    "topic partition remote_topic copied_up_to=copied source_end=end source_end_known_at_ms=end_ms "
+    "source_end_trouble=end_error source_log_trouble=other_log_reason target_trouble=target_error "
+    "deleted_on_source=is_gone missing=missing.exact missing_at_least=missing.least missing_at_most=missing.most "
+    "to_be_dropped=dropped target_offset target_end others foreign_on_source foreign_on_target unmarked state note"
+)
 @dataclass(frozen=True, slots=True)
 class PartitionEvidence:
     """One source partition.
@@ -214,7 +220,7 @@ class PartitionEvidence:
         """What to know of the number of missing records."""
         if self.foreign_on_source and not self.missing_after:
             return f"not copied: {self.foreign_on_source[0]}, which came neither from the target nor are copied to it"
-        return self.tail_note if self.other_log is None else self.other_log.reason
+        return self.tail_note if self.other_log is None else self.other_log_reason
 
     @property
     def others(self) -> int | None:
@@ -231,31 +237,10 @@ class PartitionEvidence:
         is_counted = self.tail is not None and self.missing_after.exact is not None
         return self.tail.dropped if is_counted and self.tail is not None else None
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "topic": self.topic,
-            "partition": self.partition,
-            "remote_topic": self.remote_topic,
-            "copied_up_to": self.copied,
-            "source_end": self.end,
-            "source_end_known_at_ms": self.end_ms,
-            "source_end_trouble": self.end_error,
-            "source_log_trouble": "" if self.other_log is None else self.other_log.reason,
-            "target_trouble": self.target_error,
-            "deleted_on_source": self.is_gone,
-            "missing": self.missing.exact,
-            "missing_at_least": self.missing.least,
-            "missing_at_most": self.missing.most,
-            "to_be_dropped": self.dropped,
-            "target_offset": self.target_offset,
-            "target_end": self.target_end,
-            "others": self.others,
-            "foreign_on_source": encode(self.foreign_on_source),
-            "foreign_on_target": encode(self.foreign_on_target),
-            "unmarked": self.unmarked,
-            "state": self.state,
-            "note": self.note,
-        }
+    @property
+    def other_log_reason(self) -> str:
+        """Why the positions of the ledger are not those of the source's log; "" if they are."""
+        return "" if self.other_log is None else self.other_log.reason
 
 
 def target_problems(target: str, partitions: Iterable[PartitionEvidence]) -> list[str]:
@@ -312,6 +297,12 @@ class StartEvidence:
     verified: bool
 
 
+@written_as(
+    "verb flow dry_run at_ms source_answers source_trouble=source_error last_sign_of_source_ms=last_contact_ms "
+    "seconds_at_risk records_at_risk=missing.exact records_at_risk_at_least=missing.least "
+    "records_at_risk_at_most=missing.most partitions groups starts acls divergent notes done problems advice way_back "
+    "well=is_well"
+)
 @dataclass(frozen=True)
 class FailoverReport:
     """The report of one command on one flow.
@@ -340,6 +331,11 @@ class FailoverReport:
     way_back: Mapping[str, WayBackCode] = field(default_factory=dict)
 
     @property
+    def source_answers(self) -> bool:
+        """Whether the source has answered."""
+        return not self.source_error
+
+    @property
     def is_well(self) -> bool:
         """Whether everything was done and verified."""
         return not self.problems
@@ -360,29 +356,3 @@ class FailoverReport:
         if not self.source_error or self.last_contact_ms is None:
             return None
         return max(0.0, (self.at_ms - self.last_contact_ms) / 1000)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "verb": self.verb,
-            "flow": self.flow,
-            "dry_run": self.dry_run,
-            "at_ms": self.at_ms,
-            "source_answers": not self.source_error,
-            "source_trouble": self.source_error,
-            "last_sign_of_source_ms": self.last_contact_ms,
-            "seconds_at_risk": self.seconds_at_risk,
-            "records_at_risk": self.missing.exact,
-            "records_at_risk_at_least": self.missing.least,
-            "records_at_risk_at_most": self.missing.most,
-            "partitions": encode(self.partitions),
-            "groups": encode(self.groups),
-            "starts": encode(self.starts),
-            "acls": list(self.acls),
-            "divergent": list(self.divergent),
-            "notes": list(self.notes),
-            "done": list(self.done),
-            "problems": list(self.problems),
-            "advice": list(self.advice),
-            "way_back": encode(self.way_back),
-            "well": self.is_well,
-        }

@@ -166,7 +166,7 @@ def failback(config: FlowConfig, reverse: FlowConfig, options: FailbackOptions) 
             contact_ms,
             [*partitions, *unknown],
             starts=starts,
-            divergent=[one.to_json() for one in divergence.ranges],
+            divergent=encode(divergence.ranges),
             notes=notes,
             done=done,
             problems=[*problems, *left_out],

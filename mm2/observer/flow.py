@@ -14,7 +14,6 @@ from mm2.connect.herder.distributed import DistributedHerder
 from mm2.copy.causes import Cause, StoppedPartition, causes_of, sentences_of, shortened
 from mm2.copy.driver.engine import CopyEngine
 from mm2.copy.driver.status import FlowStatus
-from mm2.copy.progress.ledger import Ledger, Verified
 from mm2.copy.states import PartitionState
 from mm2.copy.tally import BOUNDS_S
 from mm2.evidence import Evidence
@@ -22,19 +21,19 @@ from mm2.kafka.structs import TopicPartition
 from mm2.metrics.mirror import metric_formats
 from mm2.mirror.common.clients import Side
 from mm2.mirror.notes.kept_records import kept_count
-from mm2.mirror.notes.preparation import Preparation, preparations
-from mm2.mirror.notes.promotions import promoted
+from mm2.mirror.notes.preparation import preparations
 from mm2.mirror.notes.source_answers import SourceAnswers, source_answers
 from mm2.mirror.topics.topic_limits import over_limit_message
 from mm2.observer.flow_state import ON_ITS_WAY, FlowInputs, state_of, summary_of
 from mm2.observer.groups import GroupBook
-from mm2.observer.partitions import PartitionBook, PartitionInputs, Partitions
+from mm2.observer.partition_inputs import PartitionInputs
+from mm2.observer.partitions import PartitionBook, Partitions
 from mm2.observer.polling.certificates import Certificates, client_certificates
 from mm2.observer.polling.new_topics import NEW_TOPICS_S, NewTopicsPoll
 from mm2.observer.polling.polls import FlowClients, GroupsPoll, HeartbeatsPoll, LedgerPoll, SourcePoll, TargetLogsPoll
 from mm2.observer.polling.watch import PeriodicPoll
 from mm2.observer.views import EvidenceView, FlowView, HeartbeatView, Latency, PartitionView, Risk
-from mm2.observer.work import HerderWork, NoWork, StoredWork, Work, Works
+from mm2.observer.work import HerderWork, NoWork, StoredWork, Works
 from mm2.reasons import PauseCode
 
 #: Partitions whose end offsets are requested per second; the polling interval grows with their number.
@@ -112,7 +111,7 @@ class FlowObserver:
         """Stop polling and close all connections, which aborts a request in flight."""
         for watch in self._watches:
             watch.signal_stop()
-        for ask in (
+        for poll in (
             self._source,
             self._ledger,
             self._target_logs,
@@ -120,7 +119,7 @@ class FlowObserver:
             self._groups,
             self._new_topics,
         ):
-            ask.close()
+            poll.close()
         for watch in self._watches:
             watch.join()
 
@@ -141,7 +140,7 @@ class FlowObserver:
             # Without the state of its workers, a stopped flow without lag would look like a running one.
             self._unread_work = work.error or "the topics of its workers were not read in time"
         work.signal_stop()  # only one answer was needed; `mm2 status --watch` calls this repeatedly
-        self._note_wants(self.view())
+        self.view()  # the partitions to request from the source are known now
         self._target_logs_watch.start()
         self._groups_watch.start()  # the groups in the ledger are known now
         self._new_topics_watch.start()
@@ -156,11 +155,12 @@ class FlowObserver:
         while time.monotonic() < deadline and not self._source_watch.error:
             before = self._source.polls
             self._await_source(lambda: self._source.polls != before, deadline)  # noqa: B023  (called at once)
-            answered = self._source.ends.keys() | self._source.missing.keys()
-            is_asked = self._source.partitions <= answered
+            logs = self._source.logs
+            is_asked = self._source.partitions <= logs.ends.keys() | logs.missing.keys()
             self.view()
-            left = {tp for tp, _ in self._source.wanted} - self._source.stamps.keys()
-            left |= self._source.other_logs - self._source.starts.keys()
+            logs = self._source.logs
+            left = {tp for tp, _ in self._source.wanted} - logs.stamps.keys()
+            left |= self._source.other_logs - logs.starts.keys()
             without_progress = without_progress + 1 if unread is not None and unread <= left else 0
             if (is_asked and not left) or without_progress == 2:
                 break  # the last two polls, one of which may have begun before, have read nothing: what is left cannot be read
@@ -176,61 +176,35 @@ class FlowObserver:
 
     def view(self) -> FlowView:
         """The current view, from what is known now."""
+        inputs = self._read()
+        partitions = self._book.read(inputs)
+        self._source.partitions = self._book.partitions
+        self._source.wanted, self._source.other_logs = partitions.wanted, partitions.other_logs
+        self._groups.remote_topics = frozenset(one.remote_topic for one in partitions.views)
+        self._groups.reasoned = frozenset() if inputs.ledger is None else frozenset(inputs.ledger.group_reasons())
+        return self._made(inputs, partitions)
+
+    def _read(self) -> PartitionInputs:
+        """What is known now."""
         now_s, now_ms = time.monotonic(), int(time.time() * 1000)
         status = FlowStatus() if self._engine is None else self._engine.flow_status(str(self.flow.pair))
-        work = self._works.read()
-        ledger = self._ledger.ledger
-        verified = {} if ledger is None else ledger.verifications()
-        source_error = self._source_watch.error
+        work, ledger, logs, error = self._works.read(), self._ledger.ledger, self._source.logs, self._source_watch.error
         as_of_s, answered_ms = now_s, None
         noted: Mapping[TopicPartition, int] = {}
-        ends_at_s = self._source.ends_at_s  # before the end offsets are read: they may be newer, and must not be older
-        if source_error or not self._source.ends_at_s:
+        if error or not logs.ends_at_s:
             known = SourceAnswers() if ledger is None else source_answers(ledger)
             noted = known.ends
-            if source_error:
+            if error:
                 # While the source does not answer, its new records are not known, so ages do not increase.
                 answered_ms = self._last_answer_ms(known, now_s, now_ms)
                 as_of_s = now_s if answered_ms is None else now_s - (now_ms - answered_ms) / 1000
-        preparing: dict[TopicPartition, Preparation] = {}
-        if ledger is not None:
-            preparing = {**self._new_topics.found, **preparations(ledger)}
+        preparing = {} if ledger is None else {**self._new_topics.found, **preparations(ledger)}
         self._new_topics.ledger, self._new_topics.assigned = ledger, work.tasks or ()
-        partitions = self._book.read(
-            PartitionInputs(
-                now_s,
-                now_ms,
-                as_of_s,
-                ledger,
-                self._source.ends,
-                ends_at_s,
-                self._source.missing,
-                status.partitions,
-                work.tasks,
-                work.failed,
-                work.held,
-                self._source.stamps,
-                verified,
-                {} if ledger is None else ledger.pauses(),
-                status.left,
-                f"{self.flow.pair.source} does not answer: {source_error}" if source_error else "",
-                answered_ms,
-                noted,
-                preparing,
-                {} if ledger is None else promoted(ledger),
-                self._source.topic_ids,
-                self._source.starts,
-                self._target_logs.losses,
-                # Without a worker's topics, the flow may be run by a Connect cluster.
-                work.idle_reason if work.connectors or work.absent else "",
-            )
+        silent = f"{self.flow.pair.source} does not answer: {error}" if error else ""
+        losses = self._target_logs.losses
+        return PartitionInputs(
+            now_s, now_ms, as_of_s, ledger, logs, status, work, silent, answered_ms, noted, preparing, losses
         )
-        self._source.partitions = self._book.partitions
-        self._source.wanted = partitions.wanted
-        self._source.other_logs = partitions.other_logs
-        self._groups.remote_topics = frozenset(one.remote_topic for one in partitions.views)
-        self._groups.reasoned = frozenset() if ledger is None else frozenset(ledger.group_reasons())
-        return self._made(now_s, now_ms, answered_ms, status, work, ledger, verified, partitions)
 
     def _last_answer_ms(self, known: SourceAnswers, now_s: float, now_ms: int) -> int | None:
         """When the source last answered this process or, by the ledger, another one; None if that is not known.
@@ -244,67 +218,57 @@ class FlowObserver:
         valid = (min(at_ms, now_ms) for at_ms in times if at_ms is not None and at_ms <= now_ms + _CLOCKS_DIFFER_MS)
         return max(valid, default=None)
 
-    def _made(
-        self,
-        now_s: float,
-        now_ms: int,
-        answered_ms: int | None,
-        status: FlowStatus,
-        work: Work,
-        ledger: Ledger | None,
-        verified: Mapping[TopicPartition, Verified],
-        partitions: Partitions,
-    ) -> FlowView:
+    def _made(self, inputs: PartitionInputs, partitions: Partitions) -> FlowView:
         pair, source, target = self.flow.pair, self._source_watch, self._target_watch
+        now_s, now_ms, ledger, status, work = inputs.now_s, inputs.now_ms, inputs.ledger, inputs.status, inputs.work
         if self._ledger.is_missing and all(one.position is None for one in partitions.views):
             # Without a ledger, nothing was copied or Java has copied it: a risk of zero would be a guess.
             partitions = dataclasses.replace(partitions, risk=Risk(), unbegun=0)
         causes = stopped_by(partitions.views) if not partitions.states.keys() <= ON_ITS_WAY else []
-        inputs = self._inputs(
-            now_s, now_ms, answered_ms, status, work, ledger, partitions, _differences(verified), causes
-        )
+        known = self._inputs(inputs, partitions, causes)
         observed = max((watch.answered_s or 0.0 for watch in (source, target)), default=0.0)
+        tally = status.tally
         return FlowView(
             pair.source,
             pair.target,
-            state_of(inputs),
-            summary_of(inputs),
+            state_of(known),
+            summary_of(known),
             partitions.risk,
-            _wall(observed or None, now_s, now_ms),
-            source.error,
-            target.error,
-            status.records,
-            status.bytes,
-            partitions.records_per_s,
-            partitions.bytes_per_s,
-            partitions.states,
-            partitions.gaps,
-            partitions.lost_ranges,
-            partitions.foreign_records,
-            dict(status.tally.paths),
-            {stage: Latency(BOUNDS_S, tuple(one.counts), one.sum_s) for stage, one in status.tally.latency.items()},
-            inputs.troubles[:_TROUBLES_SHOWN],
-            partitions.views,
-            self._group_book.read(self._groups.seen, ledger, partitions.views),
-            self._heartbeat_views(now_s, now_ms),
-            work.connectors,
-            work.workers,
-            status.micro_batches,
-            status.lost,
-            sum(1 for lane in status.lanes if lane.failing),
-            self._metric_formats,
-            inputs.differences,
-            sum(one.records for one in verified.values()),
-            partitions.losses[:_LOSSES_SHOWN],
-            {} if ledger is None else ledger.throttles(),
-            dict(status.tally.filled),
-            self._groups_error(),
-            ledger is not None or self._ledger.is_missing,
-            self._evidence(now_s, now_ms),
-            len(partitions.target_losses),
-            tuple(causes),
-            inputs.came_back,
-            inputs.kept_records,
+            observed_ms=_wall(observed or None, now_s, now_ms),
+            source_error=source.error,
+            target_error=target.error,
+            records=status.records,
+            bytes=status.bytes,
+            records_per_s=partitions.records_per_s,
+            bytes_per_s=partitions.bytes_per_s,
+            states=partitions.states,
+            gaps=partitions.gaps,
+            lost_ranges=partitions.lost_ranges,
+            foreign_records=partitions.foreign_records,
+            batches=dict(tally.paths),
+            latency={name: Latency(BOUNDS_S, tuple(one.counts), one.sum_s) for name, one in tally.latency.items()},
+            troubles=known.troubles[:_TROUBLES_SHOWN],
+            partitions=tuple(partitions.views),
+            groups=self._group_book.read(self._groups.seen, ledger, partitions.views),
+            heartbeats=self._heartbeat_views(now_s, now_ms),
+            connectors=work.connectors,
+            workers=work.workers,
+            micro_batches=status.micro_batches,
+            lost_micro_batches=status.lost,
+            failing_lanes=sum(1 for lane in status.lanes if lane.failing),
+            metric_formats=self._metric_formats,
+            differences=known.differences,
+            verified_records=sum(one.records for one in inputs.verified.values()),
+            losses=partitions.losses[:_LOSSES_SHOWN],
+            throttles={} if ledger is None else ledger.throttles(),
+            filled=dict(tally.filled),
+            groups_error=self._groups_error(),
+            is_ledger_read=ledger is not None or self._ledger.is_missing,
+            evidence=self._evidence(now_s, now_ms),
+            target_losses=len(partitions.target_losses),
+            causes=tuple(causes),
+            came_back_topics=known.came_back,
+            kept_records=known.kept_records,
         )
 
     def _evidence(self, now_s: float, now_ms: int) -> tuple[EvidenceView, ...]:
@@ -337,28 +301,18 @@ class FlowObserver:
             return "their first poll has not ended yet"
         return ""
 
-    def _inputs(
-        self,
-        now_s: float,
-        now_ms: int,
-        answered_ms: int | None,
-        status: FlowStatus,
-        work: Work,
-        ledger: Ledger | None,
-        partitions: Partitions,
-        differences: dict[str, int],
-        causes: list[Cause],
-    ) -> FlowInputs:
+    def _inputs(self, inputs: PartitionInputs, partitions: Partitions, causes: list[Cause]) -> FlowInputs:
         """What the state and the summary of the flow are derived from."""
         pair, source, target = self.flow.pair, self._source_watch, self._target_watch
-        troubles, unknown = [shortened(one) for one in (*status.blocked_reasons, *sentences_of(causes))], ""
+        now_s, ledger, work = inputs.now_s, inputs.ledger, inputs.work
+        troubles, unknown = [shortened(one) for one in (*inputs.status.blocked_reasons, *sentences_of(causes))], ""
         if partitions.stalled:
             troubles.append(_stalled(partitions.stalled))
         if self._ledger.is_missing:
             unknown = f"{pair.target} has no ledger of what comes from {pair.source}"
             if any(one.position is not None for one in partitions.views):
                 troubles.append(f"{unknown}: only what this process has copied is known")
-        elif missing := self._source.missing:
+        elif missing := inputs.source.missing:
             unknown = str(missing[min(missing)])
         if ledger is not None and (over_limit := over_limit_message(ledger)):
             troubles.append(over_limit)
@@ -370,37 +324,33 @@ class FlowObserver:
             troubles.append(unlisted)
         pauses, heartbeats, is_empty = self._pauses(partitions)
         # The ledger also contains the source's end offsets of the last fetch.
-        known = self._source.ends_at_s > 0 or partitions.risk.least is not None
+        known = inputs.source.ends_at_s > 0 or partitions.risk.least is not None
         has_logs = self._target_logs.read_at_s > 0 or bool(self._target_logs_watch.error)
         seen = (ledger is not None and known and has_logs) or (
             self._ledger.is_missing and source.answered_s is not None
         )
+        differences: Counter[str] = Counter()
+        for one in inputs.verified.values():
+            differences.update(one.differences)
         return FlowInputs(
             pair.source,
             pair.target,
             seen,
-            partitions.risk,
-            partitions.states,
-            source.error,
-            answered_ms,
-            target.error,
-            target.answered_by_clock_ms(now_s, now_ms),
-            work.held,
-            work.idle_reason,
-            work.failures,
-            partitions.unbegun,
-            tuple(troubles),
-            partitions.losses,
-            differences,
-            unknown,
-            self._new_topics.nothing_selected if is_empty and not work.held else "",
-            pauses,
-            heartbeats,
-            partitions.target_losses,
-            partitions.uncompared,
-            self._target_logs_watch.error or self._target_logs.error,
-            self._new_topics.came_back,
-            0 if ledger is None else kept_count(ledger),
+            partitions,
+            work,
+            source_error=source.error,
+            source_error_since_ms=inputs.silent_since_ms,
+            target_error=target.error,
+            target_error_since_ms=target.answered_by_clock_ms(now_s, inputs.now_ms),
+            troubles=tuple(troubles),
+            differences=dict(differences),
+            unknown=unknown,
+            nothing_selected=self._new_topics.nothing_selected if is_empty and not work.held else "",
+            pauses=pauses,
+            heartbeats=heartbeats,
+            uncompared_why=self._target_logs_watch.error or self._target_logs.error,
+            came_back=self._new_topics.came_back,
+            kept_records=0 if ledger is None else kept_count(ledger),
         )
 
     def _pauses(self, partitions: Partitions) -> tuple[Mapping[PauseCode | None, int], int, bool]:
@@ -443,9 +393,6 @@ class FlowObserver:
             for one in self._heartbeats.seen
         )
 
-    def _note_wants(self, view: FlowView) -> None:
-        self._source.partitions = frozenset(TopicPartition(one.topic, one.partition) for one in view.partitions)
-
     def _read_stored_work(self) -> None:
         cluster = self._clients.cluster(Side.TARGET)
         try:
@@ -480,15 +427,7 @@ def stopped_by(partitions: Sequence[PartitionView]) -> list[Cause]:
     )
 
 
-def _differences(verified: Mapping[TopicPartition, Verified]) -> dict[str, int]:
-    """Unexplained differences found by `mm2 verify`, by kind."""
-    found: Counter[str] = Counter()
-    for one in verified.values():
-        found.update(one.differences)
-    return dict(found)
-
-
-def _stalled(stalled: tuple[TopicPartition, ...]) -> str:
+def _stalled(stalled: Sequence[TopicPartition]) -> str:
     shown = ", ".join(map(str, stalled[:_STALLED_SHOWN]))
     rest = len(stalled) - _STALLED_SHOWN
     return f"{shown}{f' and {rest} more' if rest > 0 else ''} have records to copy and do not advance"

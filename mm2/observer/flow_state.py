@@ -7,7 +7,7 @@ source last answered.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
@@ -16,9 +16,9 @@ from mm2.copy.causes import shortened
 from mm2.copy.progress.segments import RESET
 from mm2.copy.states import HEALTHY, PartitionState
 from mm2.evidence import LAG, LOOKED_AT, NO_LAG, NOT_COPIED_BACK, READ, RISK, UNCOMPARED, Evidence, counted
-from mm2.kafka.structs import TopicPartition
-from mm2.mirror.groups.target_logs import TargetLoss
+from mm2.observer.partitions import Partitions
 from mm2.observer.views import EvidenceView, FlowState, FlowView, LossView, Risk
+from mm2.observer.work import Work
 from mm2.reasons import PauseCode, TargetLossCode
 
 #: States of a partition that are not an error: it makes progress, or a user has paused or throttled it.
@@ -32,9 +32,6 @@ _PAUSED_BY: Final = {
     PauseCode.NOT_SELECTED: "not selected any more",
     None: "for an unknown reason",
 }
-#: How long a loss is reported. It cannot be undone, so the report must end: a daily script sees each loss, and a flow
-#: does not stay red forever. The ledger, `mm2 gaps` and the metrics keep it.
-LOSSES_REPORTED_MS: Final = 24 * 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +40,13 @@ class FlowInputs:
 
     - ``seen``: both clusters have answered at least once, and the logs of the target were requested.
     - ``source_error`` and ``target_error``: the errors, with the time of the last answer (None: not known).
-    - ``held``: "paused" or "stopped" if a user has requested this.
-    - ``idle_reason``: why nothing is copied although no user has requested this; "" if something is copied.
-    - ``failed``: the number of failed tasks and connectors.
-    - ``unbegun``: the number of partitions of which nothing has been copied yet.
     - ``troubles``: other errors that block a part of the flow.
-    - ``losses``: those of the last day, newest first; they do not affect the state.
     - ``differences``: what `mm2 verify` has recorded, by kind.
     - ``unknown``: why what would be lost is not known although both clusters answer.
     - ``nothing_selected``: why no topic of the source is selected; "" if one is, or if that is not known.
-    - ``pauses``: the number of paused partitions by cause, and ``heartbeats`` that of heartbeats topics among ``states``, which
+    - ``pauses``: the number of paused partitions by cause, and ``heartbeats`` that of heartbeats topics among them, which
       are not paused with the topics of applications.
-    - ``target_losses``: partitions of which the target does not have what was copied.
-    - ``uncompared``: the number of partitions whose logs on the target could not be compared with the ledger, ``uncompared_why``: one
-      of the errors.
+    - ``uncompared_why``: one of the errors because of which logs on the target could not be compared with the ledger.
     - ``came_back``: the number of topics that came from the target under the same name, so that the flow does not copy them.
     - ``kept_records``: what `mm2 failback` has left on the source only.
     """
@@ -64,25 +54,18 @@ class FlowInputs:
     source: str
     target: str
     seen: bool
-    risk: Risk
-    states: Mapping[PartitionState, int]
+    partitions: Partitions
+    work: Work = field(default_factory=Work)
     source_error: str = ""
     source_error_since_ms: int | None = None
     target_error: str = ""
     target_error_since_ms: int | None = None
-    held: str = ""
-    idle_reason: str = ""
-    failed: int = 0
-    unbegun: int = 0
     troubles: tuple[str, ...] = ()
-    losses: tuple[LossView, ...] = ()
     differences: Mapping[str, int] = field(default_factory=dict)
     unknown: str = ""
     nothing_selected: str = ""
     pauses: Mapping[PauseCode | None, int] = field(default_factory=dict)
     heartbeats: int = 0
-    target_losses: tuple[tuple[TopicPartition, TargetLoss], ...] = ()
-    uncompared: int = 0
     uncompared_why: str = ""
     came_back: int = 0
     kept_records: int = 0
@@ -90,20 +73,20 @@ class FlowInputs:
 
 def state_of(inputs: FlowInputs) -> FlowState:
     """The worst state that applies."""
-    if inputs.idle_reason and not inputs.held:
+    if inputs.work.idle_reason and not inputs.work.held:
         return FlowState.STOPPED
-    if not inputs.seen or (inputs.risk.least is None and not inputs.unbegun):
+    if not inputs.seen or (inputs.partitions.risk.least is None and not inputs.partitions.unbegun):
         error = inputs.source_error or inputs.target_error
         return FlowState.DEGRADED if error else FlowState.UNKNOWN
     if inputs.source_error or inputs.target_error:
         return FlowState.DEGRADED
-    if inputs.held:
+    if inputs.work.held:
         return FlowState.PAUSED
-    states = inputs.states
+    states = inputs.partitions.states
     if (
-        inputs.failed
+        inputs.work.failures
         or inputs.troubles
-        or inputs.target_losses
+        or inputs.partitions.target_losses
         or any(inputs.differences.values())
         or any(states[state] for state in states if state not in ON_ITS_WAY)
     ):
@@ -113,18 +96,18 @@ def state_of(inputs: FlowInputs) -> FlowState:
     if 0 < sum(states.values()) - inputs.heartbeats <= states.get(PartitionState.PAUSED, 0):
         return FlowState.PAUSED
     behind = sum(states.get(state, 0) for state in _BEHIND)
-    is_begun = inputs.risk.least is not None
+    is_begun = inputs.partitions.risk.least is not None
     return FlowState.CATCHING_UP if behind or not is_begun else FlowState.RUNNING
 
 
 def summary_of(inputs: FlowInputs) -> str:
     """What would be lost, and the circumstances that qualify this."""
-    source, target, risk = inputs.source, inputs.target, inputs.risk
+    source, target, risk = inputs.source, inputs.target, inputs.partitions.risk
     parts: list[str] = []
-    if inputs.idle_reason and not inputs.held:
-        parts.append(f"Nothing is copied: {_unended(inputs.idle_reason)}.")
-    elif inputs.held:
-        parts.append(f"Copying is {inputs.held}.")
+    if inputs.work.idle_reason and not inputs.work.held:
+        parts.append(f"Nothing is copied: {_unended(inputs.work.idle_reason)}.")
+    elif inputs.work.held:
+        parts.append(f"Copying is {inputs.work.held}.")
     elif inputs.nothing_selected:
         parts.append(f"Nothing is copied: {inputs.nothing_selected}.")
     elif inputs.pauses:
@@ -135,17 +118,19 @@ def summary_of(inputs: FlowInputs) -> str:
             parts.append(f"If it died then, you lost {_loss(inputs)}.")
         else:
             parts.append(RISK(is_known=False, why=f": {_unended(inputs.source_error)}"))
-    elif not inputs.seen or (risk.least is None and not inputs.unbegun):
+    elif not inputs.seen or (risk.least is None and not inputs.partitions.unbegun):
         why = inputs.target_error or inputs.unknown
         parts.append(RISK(is_known=False, why=f": {_unended(why)}" if why else " yet"))
-    elif inputs.target_losses:
+    elif inputs.partitions.target_losses:
         parts.append(RISK(is_known=False, why=f": {_not_on_target(inputs)}"))
     else:
         parts.append(RISK(source=source, records=_loss(inputs)))
-    if inputs.uncompared and inputs.uncompared_why and not inputs.target_error:
+    if inputs.partitions.uncompared and inputs.uncompared_why and not inputs.target_error:
         why = _unended(inputs.uncompared_why)
         parts.append(
-            UNCOMPARED(is_known=False, target=target, partitions=counted(inputs.uncompared, "partition"), why=why)
+            UNCOMPARED(
+                is_known=False, target=target, partitions=counted(inputs.partitions.uncompared, "partition"), why=why
+            )
         )
     if inputs.came_back:
         topics = counted(inputs.came_back, "topic")
@@ -157,12 +142,12 @@ def summary_of(inputs: FlowInputs) -> str:
         parts.append(_silent(target, inputs.target_error_since_ms))
     if any(inputs.differences.values()):
         parts.append(_differs(inputs))
-    if inputs.losses:
-        parts.append(_lost(inputs.losses, source))
+    if inputs.partitions.losses:
+        parts.append(_lost(inputs.partitions.losses, source))
     return " ".join(parts)
 
 
-def _lost(losses: tuple[LossView, ...], source: str) -> str:
+def _lost(losses: Sequence[LossView], source: str) -> str:
     newest = losses[0]
     offset = f"{newest.first}" if newest.first == newest.last else f"{newest.first} to {newest.last}"
     where = f"{'offset' if newest.first == newest.last else 'offsets'} {offset} of {newest.topic}-{newest.partition}"
@@ -182,7 +167,7 @@ def _lost(losses: tuple[LossView, ...], source: str) -> str:
 
 
 def _paused(inputs: FlowInputs) -> str:
-    total = sum(inputs.states.values()) - inputs.heartbeats
+    total = sum(inputs.partitions.states.values()) - inputs.heartbeats
     paused = sum(inputs.pauses.values())
     why = ", ".join(f"{number:,} {_PAUSED_BY[code]}" for code, number in inputs.pauses.items())
     verb = "is" if total == 1 else "are"
@@ -190,11 +175,11 @@ def _paused(inputs: FlowInputs) -> str:
 
 
 def _not_on_target(inputs: FlowInputs) -> str:
-    place, loss = inputs.target_losses[0]
+    place, loss = inputs.partitions.target_losses[0]
     where = (
         f"of {place}"
-        if len(inputs.target_losses) == 1
-        else f"of {counted(len(inputs.target_losses), 'partition')}, first {place}"
+        if len(inputs.partitions.target_losses) == 1
+        else f"of {counted(len(inputs.partitions.target_losses), 'partition')}, first {place}"
     )
     verb = "is not known to have" if loss.code is TargetLossCode.STOPPED else "does not have"
     return f"{inputs.target} {verb} all records {where} that were copied to it: {loss}"
@@ -212,7 +197,7 @@ def _silent(cluster: str, since_ms: int | None) -> str:
 
 
 def _loss(inputs: FlowInputs) -> str:
-    risk, unbegun = inputs.risk, inputs.unbegun
+    risk, unbegun = inputs.partitions.risk, inputs.partitions.unbegun
     if not unbegun:
         return _records(risk)
     rest = f"{unbegun} partition{'' if unbegun == 1 else 's'} not copied yet"

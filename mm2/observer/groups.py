@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mm2.copy.progress.ledger import Ledger
 from mm2.copy.progress.translation import Translation
 from mm2.evidence import counted
@@ -21,7 +23,7 @@ class GroupBook:
         self._views: tuple[GroupView, ...] = ()
 
     def read(
-        self, seen: PolledGroups, ledger: Ledger | None, partitions: tuple[PartitionView, ...]
+        self, seen: PolledGroups, ledger: Ledger | None, partitions: Sequence[PartitionView]
     ) -> tuple[GroupView, ...]:
         """The current views. Of thousands of groups few change, so they are made only when their inputs have changed."""
         made_of = seen, {} if ledger is None else ledger.group_reasons(), partitions
@@ -31,7 +33,7 @@ class GroupBook:
 
 
 def group_views(
-    seen: PolledGroups, ledger: Ledger | None, partitions: tuple[PartitionView, ...]
+    seen: PolledGroups, ledger: Ledger | None, partitions: Sequence[PartitionView]
 ) -> tuple[GroupView, ...]:
     """One row per group and source partition that has a checkpoint or a reason."""
     upstream: dict[tuple[str, int], list[str]] = {}

@@ -322,7 +322,7 @@ class FlowView:
     - Records, bytes, batches, latencies and ``micro_batches`` (by task) are those of this process since it started.
     - ``metric_formats``: the value of ``metric.names.formats``.
     - ``differences``: what `mm2 verify` has found, by kind, among ``verified_records`` records that are on both sides.
-    - ``losses``: the newest hundred found within the last day (`mm2.observer.flow_state.LOSSES_REPORTED_MS`), newest first;
+    - ``losses``: the newest hundred found within the last day (`mm2.observer.partitions.LOSSES_REPORTED_MS`), newest first;
       ``lost_ranges`` counts all of them.
     - ``groups_error``: why offsets of groups on the target, or of some groups, are not known; ``groups`` then lacks some of them. "" if
       only the source does not answer.
@@ -367,7 +367,7 @@ class FlowView:
     metric_formats: frozenset[str] = frozenset({"legacy"})
     differences: Mapping[str, int] = _read({}, Evidence.LEDGER)
     verified_records: int = _read(0, Evidence.LEDGER)
-    losses: tuple[LossView, ...] = _read((), Evidence.LEDGER)
+    losses: Sequence[LossView] = _read((), Evidence.LEDGER)
     throttles: Mapping[str, int] = _read({}, Evidence.LEDGER)
     filled: Mapping[str, int] = _read({}, Evidence.PROCESS)
     groups_error: str = ""

@@ -4,13 +4,13 @@ The content is derived from a seed, so that two runs write the same records; onl
 """
 
 import itertools
-import json
 import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from mm2.codec import json_bytes
 from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.producer.producer import Producer
@@ -44,10 +44,6 @@ class StreamTopic:
         return NewTopic(self.name, self.partitions, 1, dict(self.configs))
 
 
-def _json(content: object) -> bytes:
-    return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
-
-
 def _order(rng: random.Random, serial: int, now_ms: int) -> Record:
     lines = [(rng.choice(_PRODUCTS), rng.randint(1, 5), rng.randint(100, 99_999)) for _ in range(rng.randint(1, 6))]
     order = {
@@ -64,7 +60,7 @@ def _order(rng: random.Random, serial: int, now_ms: int) -> Record:
         *((("retry", b"1"), ("retry", b"2")) if serial % 50 == 0 else ()),  # a name may repeat, the order counts
         *((("campaign", None),) if serial % 20 == 0 else ()),
     )
-    return Record(f"order-{serial // 3}".encode(), _json(order), headers, now_ms)
+    return Record(f"order-{serial // 3}".encode(), json_bytes(order), headers, now_ms)
 
 
 def _click(rng: random.Random, serial: int, now_ms: int) -> Record:
@@ -76,7 +72,7 @@ def _click(rng: random.Random, serial: int, now_ms: int) -> Record:
     }
     # Most clicks have no key; some producers set the timestamp to the time of the event.
     key = None if serial % 4 else str(click["session"]).encode()
-    return Record(key, _json(click), (), now_ms - (rng.randrange(3_600_000) if serial % 500 == 0 else 0))
+    return Record(key, json_bytes(click), (), now_ms - (rng.randrange(3_600_000) if serial % 500 == 0 else 0))
 
 
 def _customer(rng: random.Random, serial: int, now_ms: int) -> Record:
@@ -86,7 +82,9 @@ def _customer(rng: random.Random, serial: int, now_ms: int) -> Record:
         return Record(key, None, (("reason", b"forgotten on request"),), now_ms)
     if serial % 97 == 0:
         return Record(b"", b"", (), now_ms)
-    return Record(key, _json({"customer": number, "name": f"N° {number}", "mail": f"c{number}@shop.test"}), (), now_ms)
+    return Record(
+        key, json_bytes({"customer": number, "name": f"N° {number}", "mail": f"c{number}@shop.test"}), (), now_ms
+    )
 
 
 def _invoice(rng: random.Random, serial: int, now_ms: int) -> Record:

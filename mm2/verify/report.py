@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Self
 
-from mm2.codec import encode
+from mm2.codec import written_as
 from mm2.copy.progress.ledger import Verified
 from mm2.kafka.structs import TopicPartition
 from mm2.verify.comparing.findings import Difference, Findings
@@ -23,6 +23,10 @@ class Verdict(StrEnum):
     INCOMPLETE = "trouble"  # could not be compared completely
 
 
+@written_as(
+    "topic partition remote_topic verdict first_offset=first last_offset=last certainty records source_records "
+    "target_records bytes_read=bytes explained differences=sorted_counts listed=differences notes trouble=error"
+)
 @dataclass(frozen=True, slots=True)
 class PartitionReport:
     """The report of one partition.
@@ -73,7 +77,7 @@ class PartitionReport:
             findings.source_records,
             findings.target_records,
             findings.bytes,
-            explained,
+            dict(sorted(explained.items())),
             dict(findings.counts),
             tuple(findings.differences),
             tuple(plan.notes),
@@ -119,28 +123,21 @@ class PartitionReport:
             first, reached, self.after, at_ms, records, counts, self.source_id, self.target_id, self.target_after
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """The partition as JSON."""
-        return {
-            "topic": self.topic,
-            "partition": self.partition,
-            "remote_topic": self.remote_topic,
-            "verdict": str(self.verdict),
-            "first_offset": self.first,
-            "last_offset": self.after - 1 if self.after > self.first else None,
-            "certainty": str(self.certainty),
-            "records": self.records,
-            "source_records": self.source_records,
-            "target_records": self.target_records,
-            "bytes_read": self.bytes,
-            "explained": dict(sorted(self.explained.items())),
-            "differences": dict(sorted(self.counts.items())),
-            "listed": encode(self.differences),
-            "notes": list(self.notes),
-            "trouble": self.error,
-        }
+    @property
+    def sorted_counts(self) -> dict[str, int]:
+        """Records by kind of difference, in the order of the kinds."""
+        return dict(sorted(self.counts.items()))
+
+    @property
+    def last(self) -> int | None:
+        """The last compared source offset; None: none was."""
+        return self.after - 1 if self.after > self.first else None
 
 
+@written_as(
+    "flow verdict began seconds=tenths everything=is_everything ranges changed_by not_repeatable records bytes_read=bytes "
+    "explained differences=counts partitions"
+)
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
     """The report of a flow ``A->B``. ``ranges`` is the number of pieces compared, times are ms since the epoch.
@@ -177,6 +174,11 @@ class VerifyReport:
         return (self.ended_ms - self.began_ms) / 1000
 
     @property
+    def tenths(self) -> float:
+        """The duration in seconds, to a tenth."""
+        return round(self.seconds, 1)
+
+    @property
     def records(self) -> int:
         """Records found on both sides."""
         return sum(partition.records for partition in self.partitions)
@@ -196,23 +198,10 @@ class VerifyReport:
         """Records by kind of difference."""
         return _sum(partition.counts for partition in self.partitions)
 
-    def to_json(self) -> dict[str, Any]:
-        """The report as JSON; docs/how-to/verify.md describes it."""
-        return {
-            "flow": self.flow,
-            "verdict": str(self.verdict),
-            "began": moment(self.began_ms),
-            "seconds": round(self.seconds, 1),
-            "everything": self.is_everything,
-            "ranges": self.ranges,
-            "changed_by": list(self.changed_by),
-            "not_repeatable": self.not_repeatable,
-            "records": self.records,
-            "bytes_read": self.bytes,
-            "explained": self.explained,
-            "differences": self.counts,
-            "partitions": [partition.to_json() for partition in self.partitions],
-        }
+    @property
+    def began(self) -> str:
+        """When it began, as text."""
+        return moment(self.began_ms)
 
 
 def moment(at_ms: int) -> str:

@@ -1,6 +1,6 @@
 """The driver: the product's own `Lane` and `MicroBatch`, with copier processes in place of Spark jobs.
 
-Where partitions begin is read from the simulated ledger and offsets topics as `MirrorSourceTask` does.
+Where partitions begin is read from the simulated ledger and offsets topics as by `StartPositions`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from mm2.copy.executor.commit.commits import state_of
 from mm2.copy.executor.copier import Copier
 from mm2.copy.executor.reports import progress_key
 from mm2.copy.progress.ledger import Ledger
-from mm2.copy.progress.session import CopyId, Start
+from mm2.copy.progress.session import Start
 from mm2.copy.spec import Assignment, CopySpec, PartitionProgress
 from mm2.kafka.errors import DisconnectedFailure
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import TopicPartition
-from mm2.mirror.source_task import MirrorSourceTask
+from mm2.mirror.source.start_from import StartFrom
+from mm2.mirror.source.start_positions import StartPositions
 from tests.simulation.cluster import Cluster as SimulatedCluster
 from tests.simulation.cluster import Place
 from tests.simulation.network import Network
@@ -321,7 +322,7 @@ class Driver:
     # -- start positions
 
     def _starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Start]:
-        starts = _Task(self)._starts(partitions)
+        starts = _Starts(self).starts(partitions)
         for tp, start in starts.items():
             mark = None if start.entry is None else start.entry.mark
             self.world.say(
@@ -364,21 +365,13 @@ class Driver:
         return [record for batch in leader.log if batch.after <= leader.high_watermark for record in batch.records]
 
 
-class _Task(MirrorSourceTask):
+class _Starts(StartPositions):
     """Determines the start positions of partitions from the simulated topics."""
 
     def __init__(self, driver: Driver) -> None:
+        context: Any = SimpleNamespace(worker=SimpleNamespace(exactly_once=False))
+        super().__init__(driver.spec, context, StartFrom(), driver.ledger, None)
         self._driver = driver
-        self._spec = driver.spec
-        self._source_alias = driver.spec.source_alias
-        self._copy_id = CopyId(driver.spec.group, driver.spec.connector)
-        self._remote_topics = {part.source: part.remote_topic for part in driver.spec.partitions}
-        self._former_ledger = None
-        self._start_from: Any = SimpleNamespace(offsets={})
-        self.context: Any = SimpleNamespace(worker=SimpleNamespace(exactly_once=False))
-
-    def _read_ledger(self) -> Ledger:
-        return self._driver.ledger()
 
     def _committed(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int | None]:
         committed = self._driver.committed()

@@ -34,7 +34,7 @@ from mm2.copy.progress.session import Lease, LedgerEntry, Session, Start, count_
 from mm2.copy.progress.target_progress import ProgressQuestion, TargetLookUp, TargetProgress
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import LATEST, TopicPartition
-from mm2.mirror.source_task import MirrorSourceTask
+from mm2.mirror.source.start_positions import StartPositions
 from tests.simulation.directed import (
     DEPOSED_LOG,
     LATE_FIRST_ENTRY,
@@ -238,7 +238,7 @@ def _clean_when_idle(self: Copier) -> list[Any]:
     return rows
 
 
-def _as_they_are(_self: MirrorSourceTask, _ledger: Ledger, starts: dict[TopicPartition, Start]) -> Any:
+def _as_they_are(_self: StartPositions, _ledger: Ledger, starts: dict[TopicPartition, Start]) -> Any:
     return starts
 
 
@@ -370,7 +370,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "C2, C4",
         "positions and entries of a predecessor that land late are obeyed",
         (
-            (MirrorSourceTask, "_without_late_writes", _as_they_are),
+            (StartPositions, "_without_late_writes", _as_they_are),
             (Ledger, "_is_late", lambda *_: False),
         ),
         schedule=LATE_POSITION,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -10,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from mm2.codec import decode, encode, stored
+from mm2.codec import _WRITTEN_AS, decode, encode, stored, written_as
 
 
 class Colour(StrEnum):
@@ -93,3 +95,57 @@ def test_what_has_no_form_is_refused() -> None:
     assert encode([{1}, b"\x00\xff", Colour.RED, None, 1.5]) == [[1], "AP8=", "red", None, 1.5]
     with pytest.raises(TypeError, match="object has no JSON form"):
         encode({"a": object()})
+
+
+class _Lines(NamedTuple):
+    size: int
+
+
+@written_as("name size=lines.size last also-empty=is_empty")
+@dataclass(frozen=True, slots=True)
+class _Report:
+    name: str
+    lines: _Lines
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.lines.size
+
+    @property
+    def last(self) -> int | None:
+        return self.lines.size - 1 if self.lines.size else None
+
+
+def test_a_class_can_name_the_keys_that_it_is_written_as() -> None:
+    """In this order, from fields, properties and parts."""
+    rows = encode({"rows": [_Report("a", _Lines(0)), _Report("b", _Lines(2))]})["rows"]
+    assert json.dumps(rows) == (
+        '[{"name": "a", "size": 0, "last": null, "also-empty": true}, {"name": "b", "size": 2, "last": 1, "also-empty": false}]'
+    )
+
+
+def _type_at(kind: Any, path: str) -> Any:
+    """The annotated type at a path of attributes. Raises KeyError or AttributeError where there is none."""
+    for name in path.split("."):
+        found = getattr(kind, name, None)
+        hints = typing.get_type_hints(found.fget if isinstance(found, property) else kind)
+        kind = hints["return" if isinstance(found, property) else name]
+    return kind
+
+
+def test_the_attributes_of_written_keys_exist() -> None:
+    for module in (
+        "connect.request_signing",
+        "connect.stores.config_state",
+        "failover.evidence",
+        "failover.records.divergence",
+        "mirror.client.freshness",
+        "verify.report",
+    ):
+        importlib.import_module(f"mm2.{module}")
+    checked = {kind: keys for kind, keys in _WRITTEN_AS.items() if kind.__module__.startswith("mm2.")}
+    assert len(checked) >= 10
+    for kind, keys in checked.items():
+        for one in keys.split():
+            key, _, path = one.partition("=")
+            assert _type_at(kind, path or key) is not None, (kind, key)

@@ -9,6 +9,8 @@ import sys
 from enum import StrEnum
 from typing import Any, TextIO
 
+from mm2.codec import encode
+
 
 class OutputFormat(StrEnum):
     """The values of ``--output``."""
@@ -64,10 +66,10 @@ def write_document(
 ) -> None:
     """Write a document in the chosen format, JSON or YAML.
 
-    Sets become sorted lists. ``indent`` and ``ascii_only`` are those of JSON. ``is_one_of_many``: others may follow.
+    Its objects are written by `mm2.codec.encode`. ``indent`` and ``ascii_only`` are those of JSON. ``is_one_of_many``: others may follow.
     """
     out = out or sys.stdout
-    text = json.dumps(document, indent=indent, ensure_ascii=ascii_only, default=sorted)
+    text = json.dumps(encode(document), indent=indent, ensure_ascii=ascii_only)
     if getattr(options, "output", OutputFormat.JSON) is not OutputFormat.YAML:
         out.write(f"{text}\n")
         return

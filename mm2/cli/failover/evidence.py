@@ -117,7 +117,7 @@ def carried_out(verb: Callable[[], FailoverReport], options: Any) -> int:
     except Refused as refusal:
         raise CommandError(str(refusal)) from refusal
     if options.json:
-        write_document(options, report.to_json())
+        write_document(options, report)
     else:
         write_report(sys.stdout, report, wide=is_wide(options))
     return EXIT_WELL if report.is_well else EXIT_NOT_WELL

@@ -102,8 +102,7 @@ def run(options: Any) -> int:
             "file": str(file),
             PROCESS: [encode(one) for section in process for one in section.settings],
             "flows": {
-                flow: {section.name: [encode(one) for one in section.settings] for section in sections}
-                for flow, sections in flows.items()
+                flow: {section.name: section.settings for section in sections} for flow, sections in flows.items()
             },
             "unread": [{"key": one.key, "line": one.line, "nearest": one.nearest or None} for one in unused],
             "ineffective": [str(one) for one in ineffective],

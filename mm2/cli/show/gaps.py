@@ -64,7 +64,7 @@ class PartitionGaps:
                 for lost in self.entry.lost
             ],
             "lost_before": self.entry.lost_before,
-            "kept_on_source": [run.to_json() for run in self.kept],
+            "kept_on_source": self.kept,
             "target_loss": {"code": self.on_target.code, "message": self.on_target.message}
             if isinstance(self.on_target, TargetLoss)
             else None,

@@ -20,7 +20,6 @@ from mm2.cli.common.output import is_wide, write_document
 from mm2.cli.common.tables import number, table
 from mm2.cli.common.verbs import examples
 from mm2.cli.show.status import add_timeout
-from mm2.codec import encode
 from mm2.config.keys.mirror_keys import CHECKPOINT_CONNECTOR, is_job_on
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.evidence import NO_GROUP_REASON
@@ -87,9 +86,9 @@ def run(options: Any) -> int:
         document = {
             "flow": str(flow.pair),
             "offsets": listed,
-            "groups": encode(groups),
+            "groups": groups,
             "groups_error": view.groups_error or None,
-            "evidence": encode([one for one in view.evidence if one.what in NO_GROUP_REASON.evidence]),
+            "evidence": [one for one in view.evidence if one.what in NO_GROUP_REASON.evidence],
         }
         write_document(options, document)
     else:

@@ -16,6 +16,7 @@ from mm2.cli.common.output import add_output, write_document
 from mm2.cli.common.tables import table
 from mm2.cli.common.verbs import examples, seconds
 from mm2.cli.show.client import client_props
+from mm2.codec import encode
 from mm2.config.configdef import ConfigException
 from mm2.config.keys.mirror_keys import HEARTBEAT_CONNECTOR, SOURCE_CONNECTOR, is_job_on
 from mm2.config.mirrormaker import MirrorMakerConfig
@@ -159,7 +160,7 @@ def _read(props: Mapping[str, str], alias: str, expected: ExpectedHeartbeats, ma
     rows = []
     for one in seen:
         verdict = "fresh" if one.age_ms <= max_age_s * 1000 else "old"
-        rows.append({**one.to_json(), "verdict": verdict if expected.counts(alias, one) else "not in the file"})
+        rows.append({**encode(one), "verdict": verdict if expected.counts(alias, one) else "not in the file"})
     for topic, flow in expected.missing(alias, policy, seen):
         source, _, target = flow.partition("->")
         rows.append({"topic": topic, "source": source, "target": target, "verdict": "silent"})

@@ -13,7 +13,6 @@ from mm2.cli.common.output import is_wide, write_document
 from mm2.cli.common.tables import at_least, number, records_at_risk, seconds_at_risk, table
 from mm2.cli.common.verbs import examples
 from mm2.cli.show.status import add_timeout, look
-from mm2.codec import encode
 from mm2.evidence import Evidence, counted
 from mm2.observer.flow_state import looked_at
 from mm2.observer.sums import risk_of
@@ -111,7 +110,7 @@ def run(options: Any) -> int:
                 "bytes": flow.risk.bytes,
                 "seconds": flow.risk.seconds,
                 "seconds_at_least": flow.risk.least_seconds,
-                "evidence": [encode(one) for one in flow.evidence if one.what in _EVIDENCE],
+                "evidence": [one for one in flow.evidence if one.what in _EVIDENCE],
                 "over_threshold": len(over[flow.name]) if threshold is not None else None,
                 "partitions": [_json(one) for one in _first(worst[flow.name], options.top)],
             }

@@ -62,7 +62,7 @@ def _list(options: Any) -> int:
     rows = [(flow, topic) for flow in snapshot.flows for topic in topic_views(flow.partitions)]
     if options.json:
         topics = [{"flow": flow.name, **encode(topic)} for flow, topic in rows]
-        evidence = {flow.name: encode(flow.evidence) for flow in snapshot.flows}
+        evidence = {flow.name: flow.evidence for flow in snapshot.flows}
         write_document(options, {"at_ms": snapshot.at_ms, "topics": topics, "evidence": evidence})
     elif rows or not any(flow.source_error or flow.target_error for flow in snapshot.flows):
         write_topics(
@@ -92,10 +92,10 @@ def _describe(options: Any) -> int:
         described = {
             "flow": view.name,
             **encode(summary),
-            "partitions": encode(partitions),
-            "config_differences": None if differences is None else encode(differences),
+            "partitions": partitions,
+            "config_differences": differences,
             "config_error": error or None,
-            "groups": encode(groups),
+            "groups": groups,
         }
         write_document(options, {"at_ms": snapshot.at_ms, "topic": described})
     else:

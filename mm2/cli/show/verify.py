@@ -268,7 +268,7 @@ def _write_page(options: Any, report: VerifyReport) -> None:
 
 def _publish(options: Any, report: VerifyReport, *, brief: bool = False) -> None:
     if options.json:
-        write_document(options, report.to_json(), indent=None if brief else 2, is_one_of_many=brief)
+        write_document(options, report, indent=None if brief else 2, is_one_of_many=brief)
     else:
         write_report(sys.stdout, report, brief=brief)
     sys.stdout.flush()

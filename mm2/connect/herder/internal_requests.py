@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import ssl
 import threading
 import time
@@ -12,6 +11,7 @@ from typing import Any, Self
 
 import httpx
 
+from mm2.codec import json_bytes
 from mm2.config.configdef import AbstractConfig
 from mm2.connect import request_signing
 from mm2.connect.api import ConnectError
@@ -155,7 +155,7 @@ class InternalRequests:
         self, leader_url: str, connector: str, configs: Sequence[Props], key: SessionKey | None
     ) -> None:
         """Request the leader to publish the task configs of a connector that runs here. Raises RequestRefused."""
-        body = json.dumps([dict(props) for props in configs], ensure_ascii=False, separators=(",", ":")).encode()
+        body = json_bytes([dict(props) for props in configs])
         self._send("POST", leader_url, ["connectors", connector, "tasks"], body, key)
 
     def _send(

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import structlog
 
+from mm2.codec import written_as
 from mm2.connect.api import ConnectError
 from mm2.connect.request_signing import SessionKey
 from mm2.connect.stores import internal_json
@@ -20,6 +21,7 @@ log = structlog.get_logger(__name__)
 Props = Mapping[str, str | None]
 
 
+@written_as("connector task")  # as in answers of REST
 class ConnectorTaskId(NamedTuple):
     """Names a task; sorts by connector, then number."""
 
@@ -28,10 +30,6 @@ class ConnectorTaskId(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.connector}-{self.task}"
-
-    def to_json(self) -> dict[str, Any]:
-        """As in answers of REST."""
-        return self._asdict()
 
 
 class TargetState(StrEnum):
@@ -42,6 +40,7 @@ class TargetState(StrEnum):
     STOPPED = "STOPPED"
 
 
+@written_as("include-tasks=include_tasks only-failed=only_failed")  # in Java's order
 @dataclass(frozen=True)
 class RestartRequest:
     """A ``restart-connector-`` record (KIP-745)."""
@@ -54,10 +53,6 @@ class RestartRequest:
     def impact(self) -> tuple[bool, bool]:
         """Orders requests for one connector: a request with higher impact replaces a pending one with lower impact."""
         return (not self.only_failed, self.include_tasks)
-
-    def to_json(self) -> dict[str, bool]:
-        """The record's value, with Java's order of keys."""
-        return {"include-tasks": self.include_tasks, "only-failed": self.only_failed}
 
 
 @dataclass(frozen=True)

@@ -166,7 +166,7 @@ class KafkaConfigStore(ConfigStore):
         )
 
     def put_session_key(self, key: SessionKey) -> None:
-        self._write("the session key", [(SESSION_KEY, key.to_json())])
+        self._write("the session key", [(SESSION_KEY, encode(key))])
 
     def put_restart_request(self, request: RestartRequest) -> None:
         self._write(

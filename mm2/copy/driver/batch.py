@@ -73,7 +73,7 @@ class MicroBatch:
 
     def counted(self) -> Tally:
         """The executor's counts so far."""
-        return Tally.from_json(self.tally)
+        return Tally.received(self.tally)
 
     def attach(self, connection: ExecutorConnection) -> bool:
         """Set the executor's connection; False for a second one, which belongs to another attempt of the task."""
@@ -128,7 +128,7 @@ class MicroBatch:
             self.waiting_for = str(message["reason"])
         if kind in ("progress", "final"):
             for row in message["partitions"]:
-                progress = PartitionProgress.from_row(row)
+                progress = PartitionProgress(*row)
                 self.progress[progress.source] = progress
                 self.changes += 1
                 self.changed_at = self.last_message_at

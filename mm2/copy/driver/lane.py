@@ -7,7 +7,6 @@ jobs have the right to write.
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -424,8 +423,7 @@ class Lane:
         base = self._base.get(row.source)
         if base is None:
             return row
-        return dataclasses.replace(
-            row,
+        return row._replace(
             target_offset=max(row.target_offset, base.target_offset),
             since_ms=base.since_ms if base.state == row.state and base.since_ms >= 0 else row.since_ms,
             records=base.records + row.records,

@@ -123,10 +123,10 @@ class Copier:
                     self._source.close()
                     await self._drain()
             final["reason"] = link.reason
-            final["partitions"] = [progress_of(cursor).to_row() for cursor in self._cursors.values()]
+            final["partitions"] = [progress_of(cursor) for cursor in self._cursors.values()]
             final["starts"] = self._starts()
             final["attempts"] = [] if self._changer is None else self._changer.attempts()
-            final["tally"] = self._reports.tally.to_json()
+            final["tally"] = encode(self._reports.tally)
             link.release(final)
             await link.flush(2)
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
+from mm2.codec import encode
 from mm2.copy.executor.commit.awake import AwakeCursors
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.partition.cursor import Cursor
@@ -52,10 +53,10 @@ class Reports:
             seen = progress_key(cursor)
             if self._reported.get(cursor) != seen:
                 self._reported[cursor] = seen
-                rows.append(progress_of(cursor).to_row())
+                rows.append(progress_of(cursor))
             elif cursor.is_at_rest:
                 del unreported[cursor]
-        tally = {"tally": self.tally.to_json()} if rows else {}
+        tally = {"tally": encode(self.tally)} if rows else {}
         message = {"type": "progress", "partitions": rows, "latency_ms": self._latency(), "failure": failure}
         self._link.ask({**message, **tally})
 
@@ -70,17 +71,14 @@ class Reports:
 
 def progress_of(cursor: Cursor) -> PartitionProgress:
     """A snapshot of a partition for the driver."""
-    state_now, window = cursor.current_state(), cursor.window
+    window = cursor.window
     return PartitionProgress(
         cursor.spec.topic,
         cursor.spec.partition,
         window.position,
         -1 if cursor.is_elsewhere else window.target,
         cursor.high_watermark,
-        str(state_now.state),
-        state_now.reason,
-        state_now.offset,
-        state_now.since_ms,
+        *cursor.current_state(),
         cursor.has_ended,
         window.copied,
         window.bytes,
@@ -97,13 +95,13 @@ def progress_key(cursor: Cursor) -> tuple[Any, ...]:
 
     Gaps grow only where the position moves.
     """
-    state_now, window = cursor.current_state(), cursor.window
+    window = cursor.window
     return (
         window.position,
         window.target,
         cursor.high_watermark,
         window.copied,
-        (state_now.state, state_now.reason, state_now.offset, state_now.since_ms),
+        cursor.current_state(),
         cursor.has_ended,
         cursor.lost_before + len(cursor.lost),
         window.foreign,

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import re
@@ -31,6 +32,7 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
+from mm2.codec import json_bytes
 from mm2.config.keys.mirror_keys import default_group
 from mm2.copy.progress.segments import CHUNKS_KEPT, Segment, SegmentChunk, UnwrittenChunks
 from mm2.copy.progress.session import Lease, LedgerEntry, Start, WrittenPosition, lease_of, start_of, written_start
@@ -91,10 +93,14 @@ class Key(NamedTuple):
     chunk: int | None
 
 
+# A reason may quote half a surrogate pair: it must not prevent the entry, and with it those of all other partitions.
+_bytes: Final = functools.partial(json_bytes, errors="replace")
+
+
 def key_bytes(key: Key) -> bytes:
     """A key as it is in the topic."""
     data: dict[str, Any] = {} if key.chunk is None else {"chunk": key.chunk}
-    return _json({**data, "partition": key.source.partition, "topic": key.source.topic})
+    return _bytes({**data, "partition": key.source.partition, "topic": key.source.topic})
 
 
 def parse_key(data: bytes) -> Key | None:
@@ -119,7 +125,7 @@ def throttle_record(topic: str, limit: int | None) -> Record:
     """Replace the configured limit (bytes per second, 0 for none) of a topic, or "" for the flow. None restores the
     configured limit.
     """
-    return Record(_json({"throttle": topic}), None if limit is None else _json({"bytes.per.sec": limit}))
+    return Record(_bytes({"throttle": topic}), None if limit is None else _bytes({"bytes.per.sec": limit}))
 
 
 class Pause(NamedTuple):
@@ -141,7 +147,7 @@ Pauses = Mapping[tuple[str, int | None], Pause]
 def pause_record(topic: str, partition: int | None, pause: Pause | None) -> Record:
     """Pause a partition of the source, or all of a topic; None: resume."""
     name = [topic] if partition is None else [topic, partition]
-    return Record(_json({"pause": name}), None if pause is None else _json(pause._asdict()))
+    return Record(_bytes({"pause": name}), None if pause is None else _bytes(pause._asdict()))
 
 
 class Verified(NamedTuple):
@@ -171,15 +177,15 @@ class Verified(NamedTuple):
 
 def verified_record(source: TopicPartition, verified: Verified | None) -> Record:
     """The result of a verification; None: delete it."""
-    key = _json({"verified": [source.topic, source.partition]})
+    key = _bytes({"verified": [source.topic, source.partition]})
     if verified is None:
         return Record(key, None)
-    return Record(key, _json({**verified._asdict(), "differences": dict(verified.differences)}))
+    return Record(key, _bytes({**verified._asdict(), "differences": dict(verified.differences)}))
 
 
 def note_record(kind: str, name: Sequence[str], value: Mapping[str, Any] | None) -> Record:
     """A note of the flow's leader; None: delete it."""
-    return Record(_json({"note": [kind, *name]}), None if value is None else _json(dict(value)))
+    return Record(_bytes({"note": [kind, *name]}), None if value is None else _bytes(dict(value)))
 
 
 def paused(pauses: Pauses, partition: TopicPartition) -> Pause | None:
@@ -189,13 +195,13 @@ def paused(pauses: Pauses, partition: TopicPartition) -> Pause | None:
 
 def entry_record(entry: LedgerEntry) -> Record:
     """The record of a partition's entry."""
-    return Record(key_bytes(Key(entry.source, None)), _json(_without(entry.to_json(), "topic", "partition")))
+    return Record(key_bytes(Key(entry.source, None)), _bytes(_without(entry.to_json(), "topic", "partition")))
 
 
 def chunk_record(source: TopicPartition, chunk: SegmentChunk, lease: Lease | None = None) -> Record:
     """The record of one chunk of a partition's segments, in a commit with this lease (None: unknown)."""
     data = {} if lease is None else {"lease": list(lease)}  # first, because `lease_of` parses it there
-    return Record(key_bytes(Key(source, chunk.number)), _json({**data, **_without(chunk.to_json(), "number")}))
+    return Record(key_bytes(Key(source, chunk.number)), _bytes({**data, **_without(chunk.to_json(), "number")}))
 
 
 def _without(data: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -215,13 +221,13 @@ def group_record(group: str, reasons: Mapping[TopicPartition, OffsetReason]) -> 
     Versions before 0.2 wrote no codes.
     """
     if not reasons:
-        return Record(_json({"group": group}), None)
+        return Record(_bytes({"group": group}), None)
     messages: dict[str, dict[str, str]] = {}
     codes: dict[str, dict[str, str]] = {}
     for (topic, partition), reason in sorted(reasons.items()):
         messages.setdefault(topic, {})[str(partition)] = reason.message
         codes.setdefault(topic, {})[str(partition)] = str(reason.code)
-    return Record(_json({"group": group}), _json({"reasons": messages, "codes": codes}))
+    return Record(_bytes({"group": group}), _bytes({"reasons": messages, "codes": codes}))
 
 
 def _reasons(value: Mapping[str, Any]) -> dict[TopicPartition, OffsetReason]:
@@ -483,7 +489,7 @@ class Ledger:
         try:
             data = {**json.loads(value), "topic": source.topic, "partition": source.partition}
             return LedgerEntry.from_json(data)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
             log.warning("ledger entry not readable", partition=str(source), error=in_log(repr(error)))
             return None
 
@@ -528,7 +534,7 @@ class Ledger:
         if entry.before is not None:
             chunk = chunk.shortened(entry.before.extent, undone.mark.source)
         extend([chunk], undone)
-        return start_of(undone, chunk, committed, undone=entry.before is None or entry.before.state is None)
+        return start_of(undone, chunk, committed, undone=entry.before is None or entry.before.entry is None)
 
     def late(self) -> set[TopicPartition]:
         """Partitions of which a late chunk is the last record of its key in the topic, see `with_late_chunks`."""
@@ -678,8 +684,3 @@ class LedgerLog:
 
     def _on_record(self, record: LogRecord) -> None:
         self.ledger.apply(record.key, record.value, record.timestamp)
-
-
-def _json(data: dict[str, Any]) -> bytes:
-    # A reason may quote half a surrogate pair: it must not prevent the entry, and with it those of all other partitions.
-    return json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")

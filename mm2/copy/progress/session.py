@@ -223,61 +223,14 @@ class PositionHeader:
         return decode(cls, json.loads(value))
 
 
-class RemoteTopic(NamedTuple):
-    """Its name and id, "": not known."""
-
-    topic: str = ""
-    id: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class SourceState:
-    """The source of an entry, besides the mark, and the session and the remote topic (``target``) that the mark belongs to; see
-    `LedgerEntry`. In entries of older versions ``target`` is not known: that of the entry.
-    """
-
-    source_id: str = field(default="", metadata=stored("id"))
-    source_epoch: int = field(default=-1, metadata=stored("epoch"))
-    known_epoch: int = field(default=-1, metadata=stored("known"))
-    end: int = -1
-    retired: tuple[str, ...] = ()
-    session: Session | None = field(default=None, metadata=_OPTIONAL)
-    target: RemoteTopic = RemoteTopic()  # noqa: RUF009  (immutable)
-    former: FormerTopic | None = field(default=None, metadata=_OPTIONAL)
-    written_by: int = field(default=-1, metadata=_OPTIONAL)
-
-    def fields(self) -> dict[str, Any]:
-        """The fields of `LedgerEntry` that are known."""
-        names = ("source_id", "source_epoch", "known_epoch", "end", "retired", "session")
-        known = {name: getattr(self, name) for name in names}
-        if self.target.topic:
-            known |= {"remote_topic": self.target.topic, "target_id": self.target.id}
-            known |= {"former": self.former, "written_by": self.written_by}
-        return known
-
-    @classmethod
-    def of(cls, entry: LedgerEntry) -> Self:
-        """That of an entry."""
-        return cls(
-            entry.source_id,
-            entry.source_epoch,
-            entry.known_epoch,
-            entry.end,
-            entry.retired,
-            entry.session,
-            RemoteTopic(entry.remote_topic, entry.target_id),
-            entry.former,
-            entry.written_by,
-        )
-
-
 class PreviousCommit(NamedTuple):
     """The state of a partition at the previous commit.
 
     In exactly-once mode an entry is written while its transaction is open. If the transaction is not committed, this
     state is valid. ``extent`` is that of the newest chunk of segments (`mm2.copy.progress.segments.SegmentChunk.extent`),
-    ``lost`` the number of lost ranges that the entry added. ``state`` is None where it is unknown: in entries of
-    older versions, and where nothing was committed.
+    ``lost`` the number of lost ranges that the entry added. ``entry`` is the entry of that time, of which `LedgerEntry.undone` takes
+    what belongs to the log and the session that were read; None where it is unknown: in entries of older versions, and where nothing
+    was committed.
     """
 
     mark: Mark
@@ -285,7 +238,12 @@ class PreviousCommit(NamedTuple):
     chunk: int
     extent: tuple[int, int, int]
     lost: int
-    state: SourceState | None = None
+    entry: LedgerEntry | None = None
+
+
+#: Fields of an entry that belong to the log and the session that were read, and to the remote topic.
+_OF_SOURCE: Final = ("source_id", "source_epoch", "known_epoch", "end", "retired", "session")
+_OF_TARGET: Final = ("remote_topic", "target_id", "former", "written_by")
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,10 +360,11 @@ class LedgerEntry:
             source_epochs=(),
             written_by=-1,
         )
-        if before.state is None:
+        if before.entry is None:
             return entry
         # The position belongs to the topic and the log of that time.
-        return entry.replace(**before.state.fields())
+        names = (*_OF_SOURCE, *(_OF_TARGET if before.entry.remote_topic else ()))
+        return entry.replace(**{name: getattr(before.entry, name) for name in names})
 
     def replace(self, **changes: Any) -> Self:
         """The same entry with other values."""
@@ -413,23 +372,47 @@ class LedgerEntry:
 
     def to_json(self) -> dict[str, Any]:
         """As in the ledger, and in the progress channel."""
-        # At this place, because `lease_of` parses it there.
-        data = {"version": 1, "lease": list(self.lease), **encode_fields(self)}
+        before = self.before
+        known = None if before is None else before.entry
+        shown = self if before is None or known is None else self.replace(before=before._replace(entry=None))
+        # The lease is at this place, because `lease_of` parses it there.
+        data = {"version": 1, "lease": list(self.lease), **encode_fields(shown)}
         if self.session is not None and self.session.after:
             data["session"] = encode(self.session.at(self.mark))
-        if self.before is not None:
-            *older, state = data["before"]
-            data["before"] = older  # older versions read five values
-            if state is not None:
-                data["before_state"] = state
+        if before is not None:
+            data["before"].pop()  # older versions read five values
+        if known is not None:
+            data["before_state"] = _state_of(known)
         return data
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """The inverse of `to_json`. ValueError for anything else."""
+        """The inverse of `to_json`. Raises ValueError, TypeError, KeyError, IndexError or AttributeError for anything else."""
         if data.get("before") is not None:
-            data = {**data, "before": [*data["before"], data.get("before_state")]}
+            state = data.get("before_state")
+            if state is not None:
+                topic, target_id = state.get("target", ("", ""))  # older versions write none
+                names = {"topic": data["topic"], "partition": data["partition"], "mark": data["before"][0]}
+                state = {**state, **names, "source": state, "target": {"topic": topic, "id": target_id}}
+            data = {**data, "before": [*data["before"], state]}
         return decode_fields(cls, data)
+
+
+def _state_of(entry: LedgerEntry) -> dict[str, Any]:
+    """What a later entry keeps of an entry: what `LedgerEntry.undone` takes."""
+    data: dict[str, Any] = {
+        "id": entry.source_id,
+        "epoch": entry.source_epoch,
+        "known": entry.known_epoch,
+        "end": entry.end,
+        "retired": entry.retired,
+        "session": entry.session,
+        "target": (entry.remote_topic, entry.target_id),
+        "former": entry.former,
+        "written_by": entry.written_by,
+    }
+    unwritten = {"session": None, "former": None, "written_by": -1}
+    return {key: encode(value) for key, value in data.items() if key not in unwritten or value != unwritten[key]}
 
 
 _LEASE: Final = re.compile(rb'\{(?:"version":1,)?"lease":\[(\d+),(\d+)\]')

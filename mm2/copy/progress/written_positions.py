@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from mm2.codec import json_bytes
 from mm2.copy.progress.session import POSITION_HEADER, CopyId, PositionHeader, Seen, WrittenPosition
 from mm2.kafka.admin import Admin
 from mm2.kafka.client.cluster import Cluster
@@ -34,7 +35,7 @@ def offset_key(connector: str, source_alias: str, source: TopicPartition) -> byt
     ``MirrorUtils.wrapPartition``).
     """
     key = {"cluster": source_alias, "partition": source.partition, "topic": source.topic}
-    return json.dumps([connector, key], separators=(",", ":"), ensure_ascii=False).encode()
+    return json_bytes([connector, key])
 
 
 def offset_value(position: int) -> bytes:

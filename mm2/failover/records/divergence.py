@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from mm2.codec import written_as
 from mm2.config.keys.mirror_keys import PRESERVE_KEY
 from mm2.failover.evidence import PartitionEvidence
 from mm2.failover.sides import FlowConfig, Sides
@@ -15,6 +16,7 @@ from mm2.mirror.preserved.preserved_offsets import PreservedOffsets
 _SHOWN: Final = 5
 
 
+@written_as("cluster topic=partition.topic partition=partition.partition first last")
 class DivergentRange(NamedTuple):
     """Offsets ``first .. after-1`` of a partition of a cluster (an alias), at which the other cluster has, or will have, other records."""
 
@@ -24,17 +26,12 @@ class DivergentRange(NamedTuple):
     after: int
 
     def __str__(self) -> str:
-        return f"{self.partition}: offsets {self.first}..{self.after - 1}"
+        return f"{self.partition}: offsets {self.first}..{self.last}"
 
-    def to_json(self) -> dict[str, Any]:
-        topic, partition = self.partition
-        return {
-            "cluster": self.cluster,
-            "topic": topic,
-            "partition": partition,
-            "first": self.first,
-            "last": self.after - 1,
-        }
+    @property
+    def last(self) -> int:
+        """The last of the offsets."""
+        return self.after - 1
 
 
 def gone_topics(sides: Sides, topics: Iterable[str]) -> set[str]:

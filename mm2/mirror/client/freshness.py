@@ -12,10 +12,11 @@ from __future__ import annotations
 import time
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
+from mm2.codec import written_as
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure
 from mm2.mirror.client.mirror_client import TIMEOUT_S, MirrorClient
@@ -31,6 +32,9 @@ _KEPT: Final = 1_000
 _ALIAS_CHARACTERS: Final = 255
 
 
+@written_as(
+    "topic source=heartbeat.source target=heartbeat.target route hops timestamp_ms=heartbeat.timestamp_ms age_ms"
+)
 @dataclass(frozen=True, slots=True)
 class Freshness:
     """The newest heartbeat of one flow in one heartbeats topic, read when it was ``age_ms`` old.
@@ -52,17 +56,6 @@ class Freshness:
     def hops(self) -> int:
         """How many times it was replicated."""
         return len(self.route)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "topic": self.topic,
-            "source": self.heartbeat.source,
-            "target": self.heartbeat.target,
-            "route": list(self.route),
-            "hops": self.hops,
-            "timestamp_ms": self.heartbeat.timestamp_ms,
-            "age_ms": self.age_ms,
-        }
 
 
 class FreshnessWatch:

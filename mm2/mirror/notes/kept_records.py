@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from mm2.codec import written_as
 from mm2.copy.progress.ledger import Ledger, note_record
 from mm2.copy.progress.translation import holes
 from mm2.kafka.records.record import Record
@@ -19,6 +20,7 @@ from mm2.kafka.structs import TopicPartition
 KEPT_NOTE: Final = "kept-records"
 
 
+@written_as("first last records")
 class ForeignRun(NamedTuple):
     """Records at offsets ``first .. after-1`` of a partition, which no flow copies."""
 
@@ -27,11 +29,12 @@ class ForeignRun(NamedTuple):
     records: int
 
     def __str__(self) -> str:
-        last = self.after - 1
-        return f"offset {self.first}" if self.first == last else f"offsets {self.first}-{last}"
+        return f"offset {self.first}" if self.first == self.last else f"offsets {self.first}-{self.last}"
 
-    def to_json(self) -> dict[str, int]:
-        return {"first": self.first, "last": self.after - 1, "records": self.records}
+    @property
+    def last(self) -> int:
+        """The last of the offsets."""
+        return self.after - 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,10 @@ import contextlib
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from mm2.copy.progress.ledger import Ledger, LedgerLog
 from mm2.copy.progress.session import LedgerEntry
@@ -82,25 +84,36 @@ class FlowClients:
         return MirrorClient(props)
 
 
+@dataclass(frozen=True, slots=True)
+class SourceLogs:
+    """What is known of the source's logs.
+
+    ``ends`` were requested at ``ends_at_s`` (monotonic clock, 0: never yet), or later; ``missing`` are the errors of partitions. ``stamps``
+    are those of the oldest records that are missing on the target, ``starts`` log start offsets. ``topic_ids`` are less than two minutes
+    old while the source answers.
+    """
+
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    ends_at_s: float = 0.0
+    missing: Mapping[TopicPartition, KafkaFailure] = field(default_factory=dict)
+    stamps: Mapping[TopicPartition, BatchTimestamp] = field(default_factory=dict)
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    starts: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+
 class SourcePoll:
     """End offsets of the source's partitions, and timestamps of the oldest records that are missing on the target.
 
     ``partitions`` are those to request, ``wanted`` the offsets whose timestamps are requested, ``other_logs`` the partitions whose log
-    start offsets are requested (``starts``): the reader replaces all three. ``ends`` were requested at ``ends_at_s`` (monotonic clock,
-    0: never yet); ``polls`` is the number of successful polls that have ended; ``missing`` are the errors of partitions. ``topic_ids`` are less than two minutes old while the source answers.
+    start offsets are requested: the reader replaces all three. ``polls`` is the number of successful polls that have ended.
     """
 
     def __init__(self, clients: FlowClients) -> None:
         self.partitions: frozenset[TopicPartition] = frozenset()
-        self.wanted: tuple[tuple[TopicPartition, int], ...] = ()
-        self.ends: Mapping[TopicPartition, int] = {}
-        self.ends_at_s = 0.0
+        self.wanted: Sequence[tuple[TopicPartition, int]] = ()
+        self.other_logs: AbstractSet[TopicPartition] = frozenset()
+        self.logs = SourceLogs()
         self.polls = 0
-        self.missing: Mapping[TopicPartition, KafkaFailure] = {}
-        self.stamps: Mapping[TopicPartition, BatchTimestamp] = {}
-        self.other_logs: frozenset[TopicPartition] = frozenset()
-        self.starts: Mapping[TopicPartition, int] = {}
-        self.topic_ids: Mapping[str, str] = {}
         self._ids_at_s: float | None = None
         self._cluster = clients.cluster(Side.SOURCE)
         self._admin = Admin(self._cluster)
@@ -113,7 +126,7 @@ class SourcePoll:
         if not wanted:
             began_s = time.monotonic()
             self._cluster.preflight(ANSWER_S)
-            self.ends_at_s = began_s
+            self._note(ends_at_s=began_s)
             self.polls += 1
             return
         began_s = time.monotonic()
@@ -121,14 +134,14 @@ class SourcePoll:
         ends = {tp: answer.offset for tp, answer in answers.items() if isinstance(answer, OffsetInfo)}
         failures = check_answered(answers)
         # If only some brokers are unreachable, their partitions keep the previous values.
-        self.ends = {**{tp: end for tp, end in self.ends.items() if tp in failures}, **ends}
-        self.missing = failures
+        known = {tp: end for tp, end in self.logs.ends.items() if tp in failures}
+        self._note(ends={**known, **ends}, missing=failures)
         self._read_logs(began_s)
-        self.ends_at_s = began_s
+        self._note(ends_at_s=began_s)
         # Timestamps that are no longer requested are dropped: a later missing record would seem as old as one copied
         # long ago.
         wanted_offsets = dict(self.wanted)
-        stamps = {tp: stamp for tp, stamp in self.stamps.items() if tp in wanted_offsets}
+        stamps = {tp: stamp for tp, stamp in self.logs.stamps.items() if tp in wanted_offsets}
         # Partitions without a timestamp come first, then those whose timestamps are the oldest. Those that could not be read
         # come last, or they would take the places of all others again and again.
         new = [(tp, offset) for tp, offset in wanted_offsets.items() if tp not in stamps]
@@ -141,7 +154,7 @@ class SourcePoll:
         }
         for tp in fresh:
             stamps.pop(tp, None)
-        self.stamps = {**stamps, **fresh}
+        self._note(stamps={**stamps, **fresh})
         self.polls += 1
 
     def _read_logs(self, now_s: float) -> None:
@@ -150,12 +163,15 @@ class SourcePoll:
             topics = {tp.topic for tp in self.partitions}
             # The first answer is that of `list_offsets`.
             known = self._cluster.metadata(topics, max_age_s=_TOPIC_IDS_AGAIN_S).topics
-            self.topic_ids = {name: info.topic_id for name, info in known.items()}
+            self._note(topic_ids={name: info.topic_id for name, info in known.items()})
             self._ids_at_s = now_s
         wanted = self.other_logs & self.partitions
         answers = self._admin.list_offsets(dict.fromkeys(wanted, EARLIEST)) if wanted else {}
         starts = {tp: answer.offset for tp, answer in answers.items() if isinstance(answer, OffsetInfo)}
-        self.starts = {**{tp: start for tp, start in self.starts.items() if tp in wanted}, **starts}
+        self._note(starts={**{tp: start for tp, start in self.logs.starts.items() if tp in wanted}, **starts})
+
+    def _note(self, **changes: Any) -> None:
+        self.logs = dataclasses.replace(self.logs, **changes)
 
     def close(self) -> None:
         """Abort the requests in flight."""

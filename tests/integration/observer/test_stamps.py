@@ -32,10 +32,10 @@ def test_timestamps_are_kept_only_while_requested(kafka_a: LocalKafka, kafka_b: 
         ask.partitions, ask.wanted = frozenset({tp}), ((tp, 0),)
         for _ in range(2):  # it is kept while it is requested
             ask()
-            assert ask.stamps[tp].timestamp_ms == LONG_AGO_MS
+            assert ask.logs.stamps[tp].timestamp_ms == LONG_AGO_MS
         ask.wanted = ()
         ask()
-        assert not ask.stamps
+        assert not ask.logs.stamps
 
 
 def test_one_poll_reads_batches_of_any_size(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
@@ -52,6 +52,6 @@ def test_one_poll_reads_batches_of_any_size(kafka_a: LocalKafka, kafka_b: LocalK
     with closing(poll_of(kafka_a, kafka_b)) as ask:
         ask.partitions, ask.wanted = frozenset(tps), (end, *((tp, 0) for tp in tps[1:]))
         ask()
-        assert {tp: one.timestamp_ms for tp, one in ask.stamps.items()} == {
+        assert {tp: one.timestamp_ms for tp, one in ask.logs.stamps.items()} == {
             tp: LONG_AGO_MS + number for number, tp in enumerate(tps) if number
         }

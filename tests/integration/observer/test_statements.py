@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from mm2.codec import encode
 from mm2.copy.progress.ledger import LEDGER_CONFIGS, chunk_record, entry_record, ledger_topic
 from mm2.copy.progress.segments import Segment, SegmentChunk
 from mm2.copy.progress.session import LedgerEntry, Lost, Mark
@@ -179,11 +180,11 @@ def test_no_verb_reports_a_complete_copy_after_the_target_has_lost_it(
 
     report = Verification(flow_of(env.file, env.unique).props, verifier).run(VerifyRequest())
     if code is TargetLossCode.DELETED:
-        assert report.verdict is Verdict.INCOMPLETE, report.to_json()
+        assert report.verdict is Verdict.INCOMPLETE, encode(report)
     elif lose is recreated_and_filled:
-        assert (report.verdict, report.counts) == (Verdict.DIFFERENT, {"extra": 5}), report.to_json()
+        assert (report.verdict, report.counts) == (Verdict.DIFFERENT, {"extra": 5}), encode(report)
     else:
-        assert (report.verdict, report.counts) == (Verdict.DIFFERENT, {"missing": COPIED}), report.to_json()
+        assert (report.verdict, report.counts) == (Verdict.DIFFERENT, {"missing": COPIED}), encode(report)
 
 
 def test_a_lost_range_without_a_total_is_not_no_gap(env: Environment, capsys: Capsys) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import ResourceType
 
+from mm2.codec import encode
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import TopicPartition
 from mm2.sandbox.kafka import LocalKafka
@@ -85,7 +86,7 @@ def test_what_java_has_copied_is_equal_and_named_as_less_certain(
 
     def rows() -> dict[str, PartitionReport]:
         report = verification.run(VerifyRequest())
-        assert report.verdict is Verdict.EQUAL, json.dumps(report.to_json())
+        assert report.verdict is Verdict.EQUAL, json.dumps(encode(report))
         return {row.topic: row for row in report.partitions}
 
     by_java = rows()

@@ -17,6 +17,7 @@ import pytest
 from mm2.cli.common.flow import ConfiguredFlow
 from mm2.cli.mm2 import main
 from mm2.cli.show.verify import changes_of
+from mm2.codec import encode
 from mm2.config.files.properties import load_properties
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.copy.progress.ledger import LEDGER_CONFIGS, chunk_record, entry_record, ledger_topic
@@ -202,11 +203,11 @@ def check_seeded(row: PartitionReport) -> None:
     expected = {kind: 1} if kind else {}
     if displaced:
         expected["displaced"] = displaced
-    assert row.counts == expected, row.to_json()
+    assert row.counts == expected, encode(row)
     assert row.explained == {"filtered": 20, "skipped": 2}, "of the records, not of the ledger"
     if kind:
         (found,) = [one for one in row.differences if one.kind != DifferenceKind.DISPLACED]
-        assert (found.kind, found.source) == (kind, source), row.to_json()
+        assert (found.kind, found.source) == (kind, source), encode(row)
 
 
 @pytest.mark.slow
@@ -292,7 +293,7 @@ def test_a_running_flow_with_a_chain_is_equal(
         process.eventually(lambda: is_copied(flow, kafka_b, ends), 240)
         report = verification.run(VerifyRequest())
         verification.store_verified(report)
-        assert report.verdict is Verdict.EQUAL, report.to_json()
+        assert report.verdict is Verdict.EQUAL, encode(report)
         assert {row.certainty for row in report.partitions} == {Certainty.LEDGER}
         assert not [row.notes for row in report.partitions if row.notes], "it was copied with the configured chain"
         assert (report.records, report.not_repeatable) == (len(CODECS) * 798, "")
@@ -306,7 +307,7 @@ def test_a_running_flow_with_a_chain_is_equal(
         write(kafka_a, topic, given(10))
         process.eventually(lambda: is_copied(flow, kafka_b, {TopicPartition(topic, 0): 1_010}), 120)
         found = one_of(verification.run(VerifyRequest(), incremental=True), topic)
-        assert (found.records, found.counts, found.explained) == (8, {"extra": 1}, {"filtered": 2}), found.to_json()
+        assert (found.records, found.counts, found.explained) == (8, {"extra": 1}, {"filtered": 2}), encode(found)
 
         altered = file_of(
             kafka_a, kafka_b, unique, tmp_path, **more, **chained(unique, {**CHAIN, "transforms.t0.header": "other"})

@@ -19,6 +19,7 @@ import pytest
 from confluent_kafka.admin import ResourceType
 from prometheus_client.parser import text_string_to_metric_families as parse
 
+from mm2.codec import encode
 from mm2.copy.progress.ledger import Verified
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import TopicPartition
@@ -147,7 +148,7 @@ def test_a_running_flow_is_equal_and_foreign_records_on_its_target_are_found(
             report = verification.run(VerifyRequest())
             verification.store_verified(report)
             assert traffic.sent
-        assert report.verdict is Verdict.EQUAL, report.to_json()
+        assert report.verdict is Verdict.EQUAL, encode(report)
         assert {row.certainty for row in report.partitions} == {Certainty.LEDGER}
         assert {row.source for row in report.partitions} == set(ends)
         committed = one_of(report, f"{unique}.transactions")
@@ -168,7 +169,7 @@ def test_a_running_flow_is_equal_and_foreign_records_on_its_target_are_found(
         later = verification.run(VerifyRequest(), incremental=True)
         verification.store_verified(later)
         found = one_of(later, codecs)
-        assert found.counts == {DifferenceKind.EXTRA: 1}, later.to_json()
+        assert found.counts == {DifferenceKind.EXTRA: 1}, encode(later)
         assert found.first == noted.checked, "it must continue at its last offset"
         assert found.records == last - noted.checked
         again = flow.ledger().verified(place)
@@ -205,7 +206,7 @@ def test_copies_by_java_are_compared_by_offset_syncs_and_content(
     try:
         process.eventually(copied, 240)
         report = verification.run(VerifyRequest())
-        assert report.verdict is Verdict.EQUAL, report.to_json()
+        assert report.verdict is Verdict.EQUAL, encode(report)
         rows = [one_of(report, topics["codecs"], index) for index in range(len(CODECS))]
         committed = one_of(report, topics["transactions"])
         assert {row.certainty for row in (*rows, committed)} == {Certainty.SYNCS}
@@ -452,7 +453,7 @@ def test_a_broker_that_hangs_is_reported_without_hanging_the_command(
     finally:
         frail.resume()
     assert read.is_set()
-    assert report.verdict is Verdict.INCOMPLETE, report.to_json()
+    assert report.verdict is Verdict.INCOMPLETE, encode(report)
     assert time.monotonic() - began < 60 * PATIENCE
     troubles = {row.error for row in report.partitions if row.error}
     assert troubles

@@ -27,6 +27,7 @@ from mm2.metrics.flows import FLOW_METRICS
 from mm2.metrics.metric import Sheet
 from mm2.mirror.plan.preview import Preview
 from mm2.observer.flow_state import FlowInputs, looked_at, summary_of
+from mm2.observer.partitions import Partitions
 from mm2.observer.shown.collector import SnapshotMetrics
 from mm2.observer.shown.shapes import flow_json
 from mm2.observer.shown.topics import topic_view
@@ -76,8 +77,8 @@ def unread(*kinds: Evidence, is_known: bool) -> tuple[Evidence, ...]:
     return () if is_known else kinds
 
 
-def sentence(risk: Risk, **more: Any) -> str:
-    return summary_of(FlowInputs("A", "B", **{"seen": True, "risk": risk, "states": {}, **more}))
+def sentence(risk: Risk, *, uncompared: int = 0, seen: bool = True, **more: Any) -> str:
+    return summary_of(FlowInputs("A", "B", seen, Partitions(risk=risk, uncompared=uncompared), **more))
 
 
 def gaps_output(*, has_entry: bool, is_read: bool = True) -> str:

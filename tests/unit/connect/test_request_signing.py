@@ -6,6 +6,7 @@ import base64
 
 import pytest
 
+from mm2.codec import encode
 from mm2.connect.api import ConnectError
 from mm2.connect.request_signing import SessionKey, generate_key, key_is_due, sign, signature_headers, verify
 from mm2.connect.stores import internal_json
@@ -30,7 +31,7 @@ def test_signatures(body: bytes, mac: str) -> None:
 def test_record_bytes() -> None:
     key = SessionKey(b"\0\0", "HmacSHA256", 1700000000000)
     golden = b'{"key":"AAA=","algorithm":"HmacSHA256","creation-timestamp":1700000000000}'
-    assert internal_json.encode(key.to_json()) == golden
+    assert internal_json.encode(encode(key)) == golden
     assert SessionKey.from_json(internal_json.decode(golden)) == key
 
 

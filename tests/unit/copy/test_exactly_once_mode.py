@@ -28,14 +28,13 @@ from mm2.copy.executor.partition_events import PartitionEvents
 from mm2.copy.executor.sessions.losses import Losses
 from mm2.copy.progress.ledger import Ledger, entry_record
 from mm2.copy.progress.session import (
+    EndedSession,
     FormerTopic,
     Lease,
     LedgerEntry,
     Mark,
     PreviousCommit,
-    RemoteTopic,
     Session,
-    SourceState,
     Start,
 )
 from mm2.copy.progress.target_progress import FoundBatch
@@ -884,8 +883,9 @@ def test_a_rejected_batch_behind_which_nothing_was_sent_does_not_delay_the_commi
 
 def test_aborting_the_first_transaction_restores_the_previous_session() -> None:
     session = Session(ProducerIdentity(7, 1), Mark(0, 100, 0))
-    state = SourceState("old", 3, 3, 100, ("older",), session)
-    before = PreviousCommit(Mark(80, 180, 80), {}, 0, (0, 0, 0), 0, state)
+    mark = Mark(80, 180, 80)
+    earlier = LedgerEntry("t", 0, "", mark, None, "old", "", 3, session, end=100, known_epoch=3, retired=("older",))
+    before = PreviousCommit(mark, {}, 0, (0, 0, 0), 0, earlier)
     entry = LedgerEntry("t", 0, "A.t", Mark(120, 230, 20), 80, "new", before=before, lease=Lease(5, 9))
     scene = Scene()
     scene.positions.entries = [entry]
@@ -975,17 +975,40 @@ def test_the_producer_of_the_record_before_the_position_is_kept() -> None:
 
 
 def test_the_previous_state_is_written_so_that_other_versions_read_the_rest() -> None:
-    session = Session(ProducerIdentity(7, 1), Mark(0, 100, 0))
-    state = SourceState("old", 3, 4, 100, ("older",), session, RemoteTopic("A.t"), written_by=7)
-    before = PreviousCommit(Mark(80, 180, 80), {"control": 1}, 2, (1, 2, 3), 1, state)
+    ended = EndedSession(ProducerIdentity(6, 0), Mark(0, 0, 0), "r", Mark(5, 5, 5))
+    session, mark = Session(ProducerIdentity(7, 1), Mark(0, 100, 0), after=(ended,)), Mark(80, 180, 80)
+    more = {"end": 100, "known_epoch": 4, "retired": ("older",), "former": FormerTopic("B.t", 4), "written_by": 7}
+    state = LedgerEntry("t", 0, "A.t", mark, None, "old", "id", 3, session, **more)  # type: ignore[arg-type]
+    before = PreviousCommit(mark, {"control": 1}, 2, (1, 2, 3), 1, state)
     entry = LedgerEntry("t", 0, "A.t", Mark(120, 230, 20), 80, "new", before=before, written_by=8)
-    data = json.loads(json.dumps(entry.to_json()))
+    data = entry.to_json()
+    assert json.dumps(data["before_state"], separators=(",", ":")) == (
+        '{"id":"old","epoch":3,"known":4,"end":100,"retired":["older"],"session":{"producer":[7,1],"start":[0,100,0],'
+        '"after":[[[6,0],[0,0,0],"r",[5,5,5],-1]]},"target":["A.t","id"],"former":["B.t",4],"written_by":7}'
+    )
+    data = json.loads(json.dumps(data))
     assert decode(LedgerEntry, data) == entry
     assert len(data["before"]) == 5, "a version before takes no sixth"
+    del data["before_state"]["target"]
+    assert decode(LedgerEntry, data).undone().remote_topic == "A.t", "older versions do not write the remote topic"
     del data["before_state"]
     earlier = decode(LedgerEntry, data)
-    assert earlier == entry.replace(before=before._replace(state=None))
+    assert earlier == entry.replace(before=before._replace(entry=None))
     assert earlier.undone().source_id == "new", "older versions write no more"
+
+
+@pytest.mark.parametrize("where", ["before", "before_state"])
+@pytest.mark.parametrize("value", [5, "text", [], [[1, 2, 3], {}, 0, [0, 0, 0]], {"id": 7}, {"target": 5}])
+def test_a_damaged_previous_state_is_rejected(where: str, value: Any) -> None:
+    """Another client may write anything into the ledger, and its reader continues."""
+    before = PreviousCommit(Mark(80, 180, 80), {}, 2, (1, 2, 3), 1, LedgerEntry("t", 0, "A.t", Mark(80, 180, 80)))
+    entry = LedgerEntry("t", 0, "A.t", Mark(120, 230, 20), 80, before=before)
+    data = entry.to_json() | {where: value}
+    with pytest.raises(ValueError, match="LedgerEntry"):
+        decode(LedgerEntry, data)
+    ledger, record = Ledger(), entry_record(entry)
+    ledger.apply(record.key, json.dumps(data).encode())
+    assert ledger.entry(TP) is None
 
 
 @pytest.mark.parametrize("text", ["a", "\x01", "\U0001f600", "\udc80"])

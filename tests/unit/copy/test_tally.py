@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from mm2.codec import encode
 from mm2.copy.tally import BOUNDS_S, STAGES, Histogram, Summary, Tally
 
 
@@ -36,9 +37,9 @@ def test_counts_survive_the_channel_and_are_added_up() -> None:
     tally.count("passthrough", 3)
     tally.count("compacted")
     tally.acked(0.0, 1.0, 2.0)
-    sent = json.loads(json.dumps(tally.to_json()))
-    total = Tally.from_json(sent)
-    total.merge(Tally.from_json(sent))
+    sent = json.loads(json.dumps(encode(tally)))
+    total = Tally.received(sent)
+    total.merge(Tally.received(sent))
     assert total.paths == {"passthrough": 6, "compacted": 2}
     assert sum(total.latency["visible"].counts) == 2
     assert total.latency["visible"].sum_s == pytest.approx(4.0)
@@ -46,10 +47,17 @@ def test_counts_survive_the_channel_and_are_added_up() -> None:
 
 
 @pytest.mark.parametrize(
-    "message", [None, {}, {"latency": {"visible": [[1, 2], 3.0]}}, {"latency": {"other": [[], 0]}}]
+    "message",
+    [
+        None,
+        {},
+        {"latency": {"visible": [[1, 2], 3.0]}},
+        {"latency": {"other": {"counts": [], "sum_s": 0}}},
+        {"latency": {stage: {"counts": [1, 2], "sum_s": 3.0} for stage in STAGES}},
+    ],
 )
 def test_a_message_of_another_version_counts_nothing(message: dict[str, object] | None) -> None:
-    tally = Tally.from_json(message)
+    tally = Tally.received(message)
     assert tally.paths == {}
     assert {stage: sum(one.counts) for stage, one in tally.latency.items()} == dict.fromkeys(STAGES, 0)
 

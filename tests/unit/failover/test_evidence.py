@@ -9,6 +9,7 @@ import pytest
 
 from mm2.cli.common.tables import COLLAPSED_ABOVE, MOST_ROWS
 from mm2.cli.failover.evidence import write_report
+from mm2.codec import encode
 from mm2.failover.evidence import (
     FailoverReport,
     FoundBy,
@@ -20,6 +21,7 @@ from mm2.failover.evidence import (
     StartEvidence,
     target_problems,
 )
+from mm2.mirror.notes.kept_records import ForeignRun
 
 P0 = PartitionEvidence("t", 0, "A.t", 90, 80, 100, None, 85)
 REPORT = FailoverReport("failover", "A->B", False, 20_000, "connection refused", 5_000, [P0])
@@ -223,4 +225,27 @@ def test_of_many_start_offsets_those_that_were_not_read_back_come_first() -> Non
 def test_wide_output_and_json_have_all_partitions() -> None:
     report = dataclasses.replace(REPORT, source_error="", partitions=copied_topics(500))
     assert sum(line.startswith("t") for line in printed(report, wide=True)) == 500
-    assert len(report.to_json()["partitions"]) == 500
+    assert len(encode(report)["partitions"]) == 500
+
+
+def test_the_keys_of_json_are_those_that_scripts_know() -> None:
+    document = encode(dataclasses.replace(REPORT, source_error="refused", last_contact_ms=REPORT.at_ms - 1_500))
+    assert " ".join(document) == (
+        "verb flow dry_run at_ms source_answers source_trouble last_sign_of_source_ms seconds_at_risk "
+        "records_at_risk records_at_risk_at_least records_at_risk_at_most partitions groups starts acls divergent "
+        "notes done problems advice way_back well"
+    )
+    assert (document["source_answers"], document["source_trouble"], document["seconds_at_risk"]) == (
+        False,
+        "refused",
+        1.5,
+    )
+    one = PartitionEvidence("t", 0, "A.t", 10, 12, end=30, foreign_on_source=(ForeignRun(1, 3, 2),))
+    row = encode(one)
+    assert " ".join(row) == (
+        "topic partition remote_topic copied_up_to source_end source_end_known_at_ms source_end_trouble "
+        "source_log_trouble target_trouble deleted_on_source missing missing_at_least missing_at_most to_be_dropped "
+        "target_offset target_end others foreign_on_source foreign_on_target unmarked state note"
+    )
+    assert (row["copied_up_to"], row["missing"], row["missing_at_most"], row["others"]) == (10, 22, 22, None)
+    assert row["foreign_on_source"] == [{"first": 1, "last": 2, "records": 2}]

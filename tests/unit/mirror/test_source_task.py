@@ -7,7 +7,7 @@ import json
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -42,6 +42,8 @@ from mm2.kafka.structs import ProducerIdentity, TopicPartition
 from mm2.mirror.notes.promotions import Promotion, withdrawn
 from mm2.mirror.notes.source_cluster import AcceptedSource
 from mm2.mirror.source.start_from import StartFrom
+from mm2.mirror.source.start_positions import StartPositions
+from mm2.mirror.source.task_ledger import TaskLedger
 from mm2.mirror.source_task import MirrorSourceTask, _offsets_elsewhere, copy_spec
 from tests.support.waiting import wait_until
 
@@ -100,26 +102,26 @@ class Environment:
             row = entry_record(entry)
             self.ledger.apply(row.key, row.value)
         self.log = Log(self.ledger, failures or [])
-        self.task = MirrorSourceTask()
         worker = WorkerView({}, "A-mm2", "mm2-offsets.A.internal", {}, exactly_once=exactly_once)
         self.taken: list[str] = []
-        self.task.initialize(SourceTaskContext("C", 0, {}, cast(Any, self.positions), worker))
-        self.task._source_alias = "A"
-        self.task._start_from = StartFrom()
-        self.task._copy_id = CopyId("A-mm2", "C")
-        self.task._remote_topics = {TopicPartition(T0.topic, partition): "A.t" for partition in range(4)} | {
-            entry.source: entry.remote_topic for entry in entries
-        }
-        self.task._former_ledger = None
-        self.task._new_ledger = cast(Any, lambda: self.log)
+        context = SourceTaskContext("C", 0, {}, cast(Any, self.positions), worker)
+        self.task = MirrorSourceTask()
+        self.task.initialize(context)
         self.ends = 40
         self.creations = 0
-        self.task._create_topics = cast(Any, self._create)
+        self.task._ledger = self.ledgers = TaskLedger(cast(Any, lambda: self.log), self._create)
+        remote_topics = {TopicPartition(T0.topic, partition): "A.t" for partition in range(4)} | {
+            entry.source: entry.remote_topic for entry in entries
+        }
+        spec = SimpleNamespace(group="A-mm2", connector="C", source_alias="A", partitions=())
+        self.start = StartPositions(cast(Any, spec), context, StartFrom(), self.ledgers.read, None)
+        self.task._positions = self.start
+        self.start._remote_topics = remote_topics
         self.headers: dict[TopicPartition, PositionHeader] = {}
         self.read: dict[TopicPartition, list[int | None]] = {}
         self.others: dict[TopicPartition, str] = {}
         self.reset: tuple[int | None, int] = (None, -1)  # a position of a user, and its offset in the offsets topic
-        task: Any = self.task
+        task: Any = self.start
         task._written_positions = self._written
         task._offsets_ends = lambda partitions: dict.fromkeys(partitions, Seen(self.ends))
         task._take_transactional_id = self.taken.append
@@ -139,14 +141,14 @@ class Environment:
         self.creations += 1
 
     def starts(self, *partitions: TopicPartition) -> dict[TopicPartition, Start]:
-        return self.task._starts(partitions or (T0,))
+        return self.start.starts(partitions or (T0,))
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mm2.mirror.source_task._READ_AGAIN_S", 0.0)
-    monkeypatch.setattr("mm2.mirror.source_task._LEDGER_AGAIN_S", 0.0)
-    monkeypatch.setattr("mm2.mirror.source_task._LEDGER_PATIENCE_S", 0.1)
+    monkeypatch.setattr("mm2.mirror.source.start_positions._READ_AGAIN_S", 0.0)
+    monkeypatch.setattr("mm2.mirror.source.task_ledger._LEDGER_AGAIN_S", 0.0)
+    monkeypatch.setattr("mm2.mirror.source.task_ledger._LEDGER_PATIENCE_S", 0.1)
 
 
 def test_pauses_in_the_ledger_are_applied_once_per_change() -> None:
@@ -282,7 +284,7 @@ def test_an_open_transaction_is_aborted_once_before_positions_are_read_without_e
         read.append(len(env.positions.asked))
         env.taken.append(name)
 
-    task: Any = env.task
+    task: Any = env.start
     task._take_transactional_id = take
     assert env.starts()[T0].position == 50
     assert (env.taken, read) == (["A-mm2-C-0"], [0])
@@ -305,7 +307,7 @@ def test_without_permission_to_fence_open_transactions_are_awaited() -> None:
     def take(_name: str) -> None:
         raise failures.pop(0)
 
-    task: Any = env.task
+    task: Any = env.start
     task._take_transactional_id = take
     with pytest.raises(DisconnectedFailure):
         env.starts()
@@ -353,7 +355,7 @@ def test_a_predecessor_that_commits_between_the_two_readings_is_read_again() -> 
 
 def test_partitions_without_a_position_start_where_configured() -> None:
     env = Environment()
-    env.task._start_from = StartFrom(offsets=MappingProxyType({T0: 17, T1: 18}))
+    env.start._start_from = StartFrom(offsets=MappingProxyType({T0: 17, T1: 18}))
     env.positions.held = {T1: 4}
     assert {tp: start.position for tp, start in env.starts(T0, T1).items()} == {T0: 17, T1: 5}
 
@@ -493,7 +495,7 @@ def test_stopping_releases_the_ledger() -> None:
     env = Environment()
     env.starts()
     env.task.stop()
-    assert cast(LedgerLog, env.log) is env.task._ledger
+    assert cast(LedgerLog, env.log) is env.ledgers._log
     assert env.log.stops == 1
 
 
@@ -524,7 +526,7 @@ def test_a_stop_ends_reading_the_ledger() -> None:
     lanes = [threading.Thread(target=start) for _ in range(2)]
     for lane in lanes:
         lane.start()
-    wait_until(lambda: env.task._reading is not None)
+    wait_until(lambda: env.ledgers._reading is not None)
     env.task.stop()
     for lane in lanes:
         lane.join(60)
@@ -556,7 +558,7 @@ def ledger_of(*entries: LedgerEntry) -> Ledger:
 )
 def test_an_entry_of_another_connector_is_not_used(entry: LedgerEntry) -> None:
     env = Environment(entry)
-    env.task._remote_topics = {T0: ENTRY.remote_topic}
+    env.start._remote_topics = {T0: ENTRY.remote_topic}
     env.positions.held = {T0: 29}
     with capture_logs() as logs:
         start = env.starts()[T0]
@@ -567,7 +569,7 @@ def test_an_entry_of_another_connector_is_not_used(entry: LedgerEntry) -> None:
 
 def test_an_entry_of_the_connector_is_used_after_a_change_of_the_policy() -> None:
     env = Environment(ENTRY.replace(copy_id=OWN))
-    env.task._remote_topics = {T0: "t"}
+    env.start._remote_topics = {T0: "t"}
     env.positions.held = {T0: ENTRY.mark.source - 1}
     assert env.starts()[T0].entry == ENTRY.replace(copy_id=OWN)
 
@@ -575,12 +577,12 @@ def test_an_entry_of_the_connector_is_used_after_a_change_of_the_policy() -> Non
 def with_former(*entries: LedgerEntry, position: int = ENTRY.mark.source) -> Environment:
     """A task with an empty ledger, whose connector had a ledger together with others in an older version."""
     env = Environment()
-    env.task._remote_topics = {T0: ENTRY.remote_topic}
+    env.start._remote_topics = {T0: ENTRY.remote_topic}
     env.positions.held = {T0: position - 1}
     former = ledger_of(*entries)
     chunk = chunk_record(T0, SegmentChunk(ENTRY.chunk, [Segment(0, 10, 50)]))
     former.apply(chunk.key, chunk.value)
-    env.task._former_ledger = cast(Any, lambda: former)
+    env.start._former_ledger = cast(Any, lambda: former)
     return env
 
 
@@ -611,7 +613,7 @@ def test_the_entry_of_an_older_version_is_not_taken_over_if_it_may_be_another_s(
 
 def replaced(*, from_start: bool | None) -> Environment:
     env = Environment(ENTRY.replace(copy_id=OWN._replace(cluster="old")))
-    env.task._remote_topics = {T0: ENTRY.remote_topic}
+    env.start._remote_topics = {T0: ENTRY.remote_topic}
     env.positions.held = {T0: ENTRY.mark.source - 1}
     if from_start is not None:
         row = AcceptedSource("new", from_start).record()
@@ -645,7 +647,7 @@ def test_without_a_state_a_position_for_another_remote_topic_is_not_used(
     written_for: str, position: int | None
 ) -> None:
     env = Environment()
-    env.task._remote_topics = {T0: ENTRY.remote_topic}
+    env.start._remote_topics = {T0: ENTRY.remote_topic}
     env.positions.held, env.others = {T0: 29}, {T0: written_for}
     start = env.starts()[T0]
     assert (start.position, start.committed) == (position, 30)

@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
+from typing import Any
 
 import pytest
 
 from mm2.copy.states import PartitionState
 from mm2.observer.flow_state import FlowInputs, duration, state_of, summary_of
-from mm2.observer.views import FlowState, LossView, Risk
+from mm2.observer.partitions import Partitions
+from mm2.observer.views import ConnectorView, FlowState, LossView, Risk
 from mm2.reasons import PauseCode
 
 NOON_MS = 1_700_000_000_000  # 22:13:20 UTC
-HEALTHY = FlowInputs("A", "B", seen=True, risk=Risk(0.0, 0, 0), states={PartitionState.RUNNING: 3})
-BEHIND = dataclasses.replace(HEALTHY, risk=Risk(4.2, 3400, 9))
+HEALTHY = FlowInputs("A", "B", True, Partitions(states=Counter({PartitionState.RUNNING: 3}), risk=Risk(0.0, 0, 0)))
+FAILED = ConnectorView("c", "source", "FAILED", "w")
 RETENTION = LossView("t", 0, 300, 899, "retention", NOON_MS)
 
 
 def like(inputs: FlowInputs = HEALTHY, **changes: object) -> FlowInputs:
-    return dataclasses.replace(inputs, **changes)  # type: ignore[arg-type]
+    """With changes of it, of its partitions and of its work."""
+    parts: dict[str, object] = {}
+    for name in ("partitions", "work"):
+        part: Any = getattr(inputs, name)
+        own = {one.name: changes.pop(one.name) for one in dataclasses.fields(part) if one.name in changes}
+        parts[name] = dataclasses.replace(part, **own)
+    return dataclasses.replace(inputs, **parts, **changes)  # type: ignore[arg-type]
+
+
+BEHIND = like(risk=Risk(4.2, 3400, 9))
 
 
 @pytest.mark.parametrize(
@@ -147,9 +159,9 @@ def test_the_summary_sentence_describes_the_state(inputs: FlowInputs, state: Flo
         (like(states={PartitionState.PAUSED: 2}), FlowState.PAUSED),
         (like(states={PartitionState.RUNNING: 9, PartitionState.CATCHING_UP: 1}), FlowState.CATCHING_UP),
         (like(states={PartitionState.RUNNING: 9, PartitionState.THROTTLED: 1}), FlowState.CATCHING_UP),
-        (like(failed=1), FlowState.DEGRADED),
+        (like(connectors=(FAILED,)), FlowState.DEGRADED),
         (like(troubles=("t-0 has something to copy and does not go on",)), FlowState.DEGRADED),
-        (like(held="stopped", failed=1), FlowState.PAUSED),
+        (like(held="stopped", connectors=(FAILED,)), FlowState.PAUSED),
         (like(states={}), FlowState.RUNNING),
     ],
 )

@@ -14,7 +14,7 @@ from mm2.kafka.structs import TopicPartition
 from mm2.observer import flow as module
 from mm2.observer.flow import FlowObserver, WatchedFlow
 from mm2.observer.polling.new_topics import NEW_TOPICS_S, NewTopicsPoll
-from mm2.observer.polling.polls import LedgerPoll, SourcePoll, TargetLogsPoll
+from mm2.observer.polling.polls import LedgerPoll, SourceLogs, SourcePoll, TargetLogsPoll
 from mm2.observer.polling.timestamps import LOOKS, BatchTimestamp
 from tests.unit.observer.test_observer import PAIR
 from tests.unit.observer.unreachable import PROPS
@@ -27,9 +27,8 @@ class _Source(SourcePoll):
     """A source with a record behind each position, of which one cannot be read."""
 
     def __call__(self) -> None:
-        self.ends = dict.fromkeys(self.partitions, 20)
-        self.stamps = {tp: BatchTimestamp(0, 99, 1) for tp, _ in self.wanted if tp != UNREADABLE}
-        self.ends_at_s += 1.0
+        stamps = {tp: BatchTimestamp(0, 99, 1) for tp, _ in self.wanted if tp != UNREADABLE}
+        self.logs = SourceLogs(dict.fromkeys(self.partitions, 20), self.logs.ends_at_s + 1.0, stamps=stamps)
         self.polls += 1
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mm2.copy.driver.status import PartitionStatus
-from mm2.copy.progress.ledger import Ledger, Pause, Verified, entry_record, pause_record
+from mm2.copy.driver.status import FlowStatus, PartitionStatus
+from mm2.copy.progress.ledger import Ledger, Pause, Verified, entry_record, pause_record, verified_record
 from mm2.copy.progress.session import LedgerEntry, Lost, Mark, PartitionCondition
 from mm2.copy.spec import PartitionProgress
 from mm2.copy.states import BEHIND_OFFSETS, LASTING, PartitionState
@@ -19,16 +19,23 @@ from mm2.kafka.errors import BrokerFailure
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.groups.target_logs import TargetLoss
 from mm2.mirror.notes.preparation import Preparation, filling
-from mm2.mirror.notes.promotions import Promotion, promoted
-from mm2.observer.flow_state import LOSSES_REPORTED_MS, FlowInputs, state_of, summary_of
-from mm2.observer.partitions import STALLED_S, PartitionBook, PartitionInputs, Partitions
+from mm2.mirror.notes.promotions import Promotion
+from mm2.observer import partition_views
+from mm2.observer import partitions as module
+from mm2.observer.flow_state import FlowInputs, state_of, summary_of
+from mm2.observer.partition_inputs import PartitionInputs, PartitionMemory
+from mm2.observer.partitions import LOSSES_REPORTED_MS, STALLED_S, PartitionBook, Partitions
+from mm2.observer.polling.polls import SourceLogs
 from mm2.observer.polling.timestamps import BatchTimestamp
+from mm2.observer.shown.shapes import page_json
 from mm2.observer.views import FlowState, LossView, PartitionView
+from mm2.observer.work import Work
 from mm2.reasons import PauseCode, TargetLossCode
 
 T0 = TopicPartition("t", 0)
 T1 = TopicPartition("t", 1)
 NOW_MS = 1_700_000_000_000
+ANN = Pause("ann", 5)
 
 
 class Environment:
@@ -71,30 +78,25 @@ class Environment:
         )
         self.statuses[tp] = PartitionStatus(row, 0, f"A.{tp.topic}", fresh, row.records, row.bytes)
 
+    def pause(self, partition: int | None, pause: Pause | None = ANN) -> None:
+        record = pause_record("t", partition, pause)
+        self.ledger.apply(record.key, record.value)
+
     def refresh(self, after_s: float = 1.0, **more: Any) -> Partitions:
         self.at_s += after_s
         now_ms = NOW_MS + int((self.at_s - 100) * 1000)
-        fields: dict[str, Any] = {
-            "as_of_s": self.at_s,
-            "ends_at_s": self.at_s,
-            "missing": {},
-            "failed_tasks": {},
-            "held": "",
-            "stamps": {},
-            "verified": {},
-            "target_losses": dict.fromkeys(self.ledger.partitions()),
-            **self.more,
-            **more,
-        }
+        given = {"ends": dict(self.ends), "ends_at_s": self.at_s, "statuses": dict(self.statuses), **self.more, **more}
+
+        def part(kind: Any, **names: str) -> Any:
+            return kind(**{name: given.pop(key) for name, key in names.items() if key in given})
+
+        source = part(SourceLogs, **{one.name: one.name for one in dataclasses.fields(SourceLogs)})
+        status = part(FlowStatus, partitions="statuses", left="left")
+        work = part(Work, tasks="tasks", failed="failed_tasks", held="held", idle_reason="idle", absent="absent")
+        losses = dict.fromkeys(self.ledger.partitions())
+        given = {"as_of_s": self.at_s, "target_losses": losses, **given}
         return self.book.read(
-            PartitionInputs(
-                now_s=self.at_s,
-                now_ms=now_ms,
-                ledger=self.ledger,
-                ends=dict(self.ends),
-                statuses=dict(self.statuses),
-                **fields,
-            )
+            PartitionInputs(self.at_s, now_ms, ledger=self.ledger, source=source, status=status, work=work, **given)
         )
 
 
@@ -119,7 +121,7 @@ def test_a_backlog_ages_from_the_poll_that_first_saw_it(env: Environment) -> Non
     env.refresh()
     seen = env.refresh(5)
     assert (seen.risk.seconds, seen.risk.records) == (5.0, 5)
-    assert seen.wanted == ()
+    assert seen.wanted == []
     env.entry(T1, 25, 25)
     assert env.refresh().risk.seconds == 0.0
 
@@ -138,20 +140,19 @@ def test_a_small_backlog_of_old_records_is_catching_up(env: Environment) -> None
 def test_a_backlog_older_than_the_history_has_the_age_of_its_record(env: Environment) -> None:
     env.ends[T1] = 50
     seen = env.refresh()
-    assert seen.wanted == ((T1, 20),)
+    assert seen.wanted == [(T1, 20)]
     assert (seen.risk.seconds, seen.risk.records) == (None, 30)
     seen = env.refresh(0, stamps={T1: BatchTimestamp(20, 30, NOW_MS - 59_000)})
     assert seen.risk.seconds == 60.0
-    assert seen.wanted == ((T1, 20),), "the source drops timestamps that are not requested any more"
+    assert seen.wanted == [(T1, 20)], "the source drops timestamps that are not requested any more"
 
 
 def test_verified_offsets_of_replaced_topics_are_not_reported(env: Environment) -> None:
     env.entry(T0, 90, source_id="s", target_id="r")
     env.entry(T1, 90, source_id="s", target_id="r")
-    env.more["verified"] = {
-        T0: Verified(0, 80, 80, NOW_MS, source_id="s", target_id="r"),
-        T1: Verified(0, 80, 80, NOW_MS, source_id="s", target_id="another"),
-    }
+    for tp, target_id in ((T0, "r"), (T1, "another")):
+        record = verified_record(tp, Verified(0, 80, 80, NOW_MS, source_id="s", target_id=target_id))
+        env.ledger.apply(record.key, record.value)
     assert [view.verified_offset for view in env.refresh().views] == [80, None]
 
 
@@ -168,7 +169,7 @@ def test_records_do_not_age_while_the_source_is_unreachable(env: Environment) ->
     env.refresh()
     seen = env.refresh(60, as_of_s=silent_s + 2, ends_at_s=silent_s)
     assert (seen.risk.seconds, seen.risk.records) == (2.0, 5)
-    assert seen.stalled == ()
+    assert seen.stalled == []
 
 
 def test_without_the_source_the_ledgers_end_offset_counts(env: Environment) -> None:
@@ -180,9 +181,7 @@ def test_without_the_source_the_ledgers_end_offset_counts(env: Environment) -> N
 
 def test_a_silent_source_has_at_least_the_records_that_are_known(env: Environment) -> None:
     """Given a running, a paused and a blocked partition whose entries are old, and newer end offsets in the ledger's notes."""
-    pause = pause_record("t", 1, Pause("ann@ops1", 1, ""))
-    env.ledger.apply(pause.key, pause.value)
-    env.more["pauses"] = env.ledger.pauses()
+    env.pause(1, Pause("ann@ops1", 1, ""))
     blocked = TopicPartition("t", 2)
     env.more["tasks"][blocked] = 0
     env.entry(blocked, 30, 30, condition=PartitionCondition("TOO_LARGE", "too large", 30, 1), end=31)
@@ -240,7 +239,7 @@ def test_an_older_response_does_not_override_the_copier(env: Environment) -> Non
         ({"failed_tasks": {1: "ConnectError: no"}}, PartitionState.FAILED, "task 1 has failed: ConnectError: no"),
         ({"held": "paused"}, PartitionState.PAUSED, "copying is paused"),
         ({"tasks": {T0: 0}}, PartitionState.PAUSED, "no task copies it any more: its topic is not selected"),
-        ({"idle": "no worker"}, PartitionState.PAUSED, "nothing is copied: no worker"),
+        ({"idle": "no worker", "absent": "it has none"}, PartitionState.PAUSED, "nothing is copied: no worker"),
         (
             {"tasks": {T0: 0}, "missing": {T1: BrokerFailure.of(5, subject="t-1")}},  # its leader does not respond
             PartitionState.PAUSED,
@@ -264,8 +263,8 @@ def test_errors_pauses_and_lag_of_other_processes_are_reported(env: Environment)
     first, second = env.refresh().views
     assert (first.state, first.reason, first.since_ms) == (PartitionState.CORRUPT, "bad bytes", 77)
     assert second.state is PartitionState.CATCHING_UP
-    pauses = {("t", None): Pause("ann", 5)}
-    assert [view.state for view in env.refresh(pauses=pauses).views] == [PartitionState.CORRUPT, PartitionState.PAUSED]
+    env.pause(None)
+    assert [view.state for view in env.refresh().views] == [PartitionState.CORRUPT, PartitionState.PAUSED]
 
 
 def test_partitions_without_a_task_count_in_no_figure(env: Environment) -> None:
@@ -277,7 +276,6 @@ def test_partitions_without_a_task_count_in_no_figure(env: Environment) -> None:
 def promote(env: Environment, topic: str, *, turned: bool = False) -> None:
     record = Promotion(topic, topic, "failover", NOW_MS, turned).record()
     env.ledger.apply(record.key, record.value)
-    env.more["promotions"] = promoted(env.ledger)
 
 
 def test_a_topic_that_was_failed_back_counts_in_no_figure(env: Environment) -> None:
@@ -291,7 +289,7 @@ def test_a_topic_that_was_failed_back_counts_in_no_figure(env: Environment) -> N
     promote(env, "t", turned=True)
     env.ends |= {T0: 5_000, T1: 5_000}
     seen = env.refresh(STALLED_S + 1)
-    assert (seen.risk.records, seen.states, seen.stalled) == (3, {PartitionState.RUNNING: 1}, (other,))
+    assert (seen.risk.records, seen.states, seen.stalled) == (3, {PartitionState.RUNNING: 1}, [other])
     turned = seen.views[1:]
     assert {(view.state, view.pause, view.lag_records, view.is_counted) for view in turned} == {
         (PartitionState.PAUSED, PauseCode.TURNED, None, False)
@@ -303,7 +301,7 @@ def test_a_flow_whose_topics_were_all_failed_back_has_nothing_at_risk(env: Envir
     promote(env, "t", turned=True)
     env.ends |= {T0: 5_000, T1: 5_000}
     seen = env.refresh()
-    inputs = FlowInputs("A", "B", seen=True, risk=seen.risk, states=seen.states)
+    inputs = FlowInputs("A", "B", True, seen)
     assert (seen.risk.seconds, seen.risk.records, seen.risk.bytes) == (0.0, 0, 0)
     assert (state_of(inputs), summary_of(inputs)) == (FlowState.RUNNING, "If A dies now you lose nothing.")
 
@@ -318,12 +316,13 @@ def test_records_that_are_written_to_a_promoted_topic_are_at_risk_until_failback
 
 
 def test_a_pause_has_its_code(env: Environment) -> None:
-    pauses = {("t", 0): Pause("ann", 5)}
-    assert [view.pause for view in env.refresh(pauses=pauses).views] == [PauseCode.USER, None]
-    assert [view.pause for view in env.refresh(pauses=pauses, held="stopped").views] == [PauseCode.USER, PauseCode.FLOW]
+    env.pause(0)
+    assert [view.pause for view in env.refresh().views] == [PauseCode.USER, None]
+    assert [view.pause for view in env.refresh(held="stopped").views] == [PauseCode.USER, PauseCode.FLOW]
     assert env.refresh(tasks={T0: 0}).views[1].pause is PauseCode.NOT_SELECTED
     env.row(T0, 10, 10, state="PAUSED", reason="paused by ann")
-    assert env.refresh(pauses=pauses).views[0].pause is PauseCode.USER
+    assert env.refresh().views[0].pause is PauseCode.USER
+    env.pause(0, None)
     assert env.refresh().views[0].pause is None, "it was resumed, and the copier does not know it yet"
 
 
@@ -331,10 +330,10 @@ def test_a_partition_with_lag_and_no_progress_is_stalled(env: Environment) -> No
     env.refresh()
     env.ends[T0] = 30
     env.refresh()
-    assert env.refresh(STALLED_S - 1).stalled == ()
-    assert env.refresh(5).stalled == (T0,)
+    assert env.refresh(STALLED_S - 1).stalled == []
+    assert env.refresh(5).stalled == [T0]
     env.entry(T0, 29, 29)
-    assert env.refresh().stalled == ()
+    assert env.refresh().stalled == []
 
 
 def test_losses_are_listed_for_a_day_newest_first_and_counted_permanently(env: Environment) -> None:
@@ -344,13 +343,13 @@ def test_losses_are_listed_for_a_day_newest_first_and_counted_permanently(env: E
     )
     env.entry(T1, 20, lost=(Lost(3, 4, "recreated", at_ms + 1_000),))
     seen = env.refresh()
-    assert seen.losses == (
+    assert seen.losses == [
         LossView("t", 1, 3, 3, "recreated", at_ms + 1_000),
         LossView("t", 0, 300, 899, "retention", at_ms),
-    )
+    ]
     assert [one.topic for one in env.refresh(after_s=59).losses] == ["t"]
     seen = env.refresh()
-    assert (seen.losses, seen.lost_ranges) == ((), 7)
+    assert (seen.losses, seen.lost_ranges) == ([], 7)
     env.entry(T1, 20, gaps={"recreated": 1}, lost=(Lost(3, 4, "recreated", NOW_MS),))
     seen = env.refresh()
     assert seen.losses
@@ -369,7 +368,7 @@ def test_new_losses_of_the_copier_are_looked_up_immediately(env: Environment) ->
 
 def test_no_traffic_is_no_stall(env: Environment) -> None:
     env.refresh()
-    assert env.refresh(10 * STALLED_S).stalled == ()
+    assert env.refresh(10 * STALLED_S).stalled == []
 
 
 def test_partitions_that_have_not_started_are_distinguished(env: Environment) -> None:
@@ -421,8 +420,8 @@ def test_the_lag_is_a_lower_bound_if_the_position_may_be_of_another_log(
     view = seen.views[0]
     assert (view.lag_records, view.is_lag_exact, view.lag_seconds) == (lag, False, None)
     assert (seen.risk.records, seen.risk.records_at_least, seen.risk.seconds) == (None, lag or 0, None)
-    assert (set(seen.other_logs), seen.wanted, seen.stalled) == ({T0}, (), ())
-    inputs = FlowInputs("A", "B", seen=True, risk=seen.risk, states=seen.states)
+    assert (set(seen.other_logs), seen.wanted, seen.stalled) == ({T0}, [], [])
+    inputs = FlowInputs("A", "B", True, seen)
     assert "nothing" not in summary_of(inputs)
 
 
@@ -446,7 +445,7 @@ def test_the_lag_is_a_lower_bound_also_while_another_state_is_shown(
     [
         ({"failed_tasks": {0: "ConnectError: no"}}, "task 0 has failed: ConnectError: no", None),
         ({"held": "stopped"}, "copying is stopped", PauseCode.FLOW),
-        ({"pauses": {("t", 0): Pause("ann", 5)}}, str(Pause("ann", 5)), PauseCode.USER),
+        ({}, str(ANN), PauseCode.USER),
     ],
     ids=["failed", "stopped", "paused"],
 )
@@ -455,6 +454,8 @@ def test_a_lasting_condition_is_shown_also_while_a_task_has_failed_or_a_user_has
 ) -> None:
     """Otherwise its alert ends, although nothing was fixed. A task of which all partitions have stopped has failed."""
     env.entry(T0, 90, 90, condition=PartitionCondition(condition, "what happened.", 90, 5))
+    if not hiding:
+        env.pause(0)
     seen = env.refresh(**hiding)
     view = seen.views[0]
     assert (view.state, view.reason, view.since_ms) == (condition, f"what happened; {reason}", 5)
@@ -490,7 +491,8 @@ def test_a_new_micro_batch_that_has_read_nothing_does_not_end_a_condition(env: E
 
 def test_a_paused_partition_with_a_condition_can_be_resumed(env: Environment) -> None:
     env.row(T0, 10, 10, state="LOST_RANGE", reason="they are gone")
-    assert env.refresh(pauses={("t", 0): Pause("ann", 5)}).views[0].pause is PauseCode.USER
+    env.pause(0)
+    assert env.refresh().views[0].pause is PauseCode.USER
 
 
 @pytest.mark.parametrize("more", [{}, {"held": "stopped"}, {"failed_tasks": {0: "no", 1: "no"}}])
@@ -504,7 +506,7 @@ def test_the_lag_is_a_lower_bound_if_the_log_ends_before_the_position(env: Envir
     assert (view.lag_records, view.is_lag_exact, view.lag_seconds, view.source_end) == (0, False, None, 7)
     assert (view.lag_bytes, seen.risk.bytes) == (None, None)
     assert (seen.risk.records, seen.risk.records_at_least, seen.risk.seconds) == (None, 0, None)
-    inputs = FlowInputs("A", "B", seen=True, risk=seen.risk, states=seen.states)
+    inputs = FlowInputs("A", "B", True, seen)
     assert "you lose no record that is known here" in summary_of(inputs)
     env.ends[T0] = 12
     seen = env.refresh(**more)
@@ -531,7 +533,7 @@ def test_a_partition_of_which_the_first_answer_shows_the_truncation_is_polled_on
 
 def test_nothing_is_known_before_the_ledger_was_read(env: Environment) -> None:
     """The target has died, and the process was restarted."""
-    inputs = PartitionInputs(1.0, NOW_MS, 1.0, None, {}, 1.0, {}, {}, None, {}, "", {}, {})
+    inputs = PartitionInputs(1.0, NOW_MS, 1.0, None, SourceLogs(ends_at_s=1.0), FlowStatus(), Work())
     risk = PartitionBook().read(inputs).risk
     assert (risk.records, risk.seconds, risk.bytes, risk.least) == (None, None, None, None)
     assert PartitionBook().read(dataclasses.replace(inputs, ledger=Ledger())).risk.records == 0
@@ -551,7 +553,7 @@ def test_nothing_of_a_topic_that_has_another_id_was_copied(env: Environment) -> 
     env.ends[T0] = 95
     for topic_id in ("old", "older", ""):  # "": a source without topic ids
         seen = env.refresh(topic_ids={"t": topic_id})
-        assert (seen.risk.records, seen.other_logs) == (5, frozenset())
+        assert (seen.risk.records, seen.other_logs) == (5, set())
     seen = env.refresh(topic_ids={"t": "new"})
     assert (seen.views[0].lag_records, set(seen.other_logs)) == (None, {T0})
     seen = env.refresh(topic_ids={"t": "new"}, starts={T0: 0})
@@ -560,7 +562,7 @@ def test_nothing_of_a_topic_that_has_another_id_was_copied(env: Environment) -> 
     env.refresh(topic_ids={"t": "new"}, starts={T0: 0})
     env.entry(T0, 95, 95, source_id="new")
     seen = env.refresh(topic_ids={"t": "new"})
-    assert (seen.risk.records, seen.other_logs) == (0, frozenset()), "the ledger is read again at once"
+    assert (seen.risk.records, seen.other_logs) == (0, set()), "the ledger is read again at once"
 
 
 def test_rates_follow_the_records(env: Environment) -> None:
@@ -623,10 +625,10 @@ def test_pauses_of_the_ledger_are_read_as_the_verb_writes_them() -> None:
 
 
 def test_the_row_of_an_older_executor_has_no_spreads() -> None:
-    row = ["t", 0, 1, 1, 1, "RUNNING", "", -1, -1, False, 0, 0, {}, 0, 0]
-    assert PartitionProgress.from_row(row).latency_ms is None
-    sent = dataclasses.replace(PartitionProgress.from_row(row), age_ms=[1, 1, 1, 1, 1])
-    assert PartitionProgress.from_row(json.loads(json.dumps(sent.to_row()))) == sent
+    row: list[Any] = ["t", 0, 1, 1, 1, "RUNNING", "", -1, -1, False, 0, 0, {}, 0, 0]
+    assert PartitionProgress(*row).latency_ms is None
+    sent = PartitionProgress(*row)._replace(age_ms=[1, 1, 1, 1, 1])
+    assert PartitionProgress(*json.loads(json.dumps(sent))) == sent
 
 
 def test_a_partition_that_is_prepared_has_its_progress_until_a_task_copies_it(env: Environment) -> None:
@@ -671,12 +673,37 @@ def test_a_timestamp_from_behind_the_position_is_not_its_age(env: Environment) -
     """The position was set back by a user: the record there is older."""
     env.ends[T1] = 50
     seen = env.refresh(0, stamps={T1: BatchTimestamp(30, 40, NOW_MS - 1_000)})
-    assert (seen.risk.seconds, seen.risk.records, seen.wanted) == (None, 30, ((T1, 20),))
+    assert (seen.risk.seconds, seen.risk.records, seen.wanted) == (None, 30, [(T1, 20)])
 
 
 def test_a_note_that_a_dead_process_has_left_hides_no_partition_that_was_copied(env: Environment) -> None:
     env.more = {"tasks": None, "preparing": {T0: filling(T0, "A.t", 1, 5, NOW_MS)}}
     assert env.refresh().views[0].state is PartitionState.RUNNING
+
+
+def test_the_rows_of_rest_and_json_keep_their_bytes(env: Environment) -> None:
+    """Scripts and dashboards of users read them."""
+    lost = (Lost(3, 4, "retention", NOW_MS),)
+    env.entry(T0, 10, 10, gaps={"control": 2}, lost=lost, foreign=3, source_id="s", target_id="r", note="slow")
+    record = verified_record(T0, Verified(0, 8, 8, NOW_MS, source_id="s", target_id="r"))
+    env.ledger.apply(record.key, record.value)
+    env.row(T1, 20, 50, state="TOO_LARGE", reason="too large", age_ms=[5, 1, 9, 15, 3], latency_ms=[2, 2, 2, 4, 2])
+    env.pause(1)
+    env.refresh()
+    assert json.dumps(page_json(env.refresh().views, 0, 2)["rows"]) == (
+        '[{"topic": "t", "partition": 0, "remote_topic": "A.t", "state": "RUNNING", "reason": "", "since_ms": null, '
+        '"position": 10, "source_end": 10, "target_offset": 10, "lag_records": 0, "lag_bytes": 0, "lag_seconds": 0.0, '
+        '"records_per_s": 0.0, "bytes_per_s": 0.0, "gaps": {"control": 2}, "lost_ranges": 1, "foreign_records": 3, '
+        '"verified_offset": 8, "verified_at_ms": 1700000000000, "task": 0, "note": "slow", "records": 0, "bytes": 0, '
+        '"age_ms": null, "latency_ms": null, "unfilled": 0, "pause": null, "is_counted": true, "is_lag_exact": true}, '
+        '{"topic": "t", "partition": 1, "remote_topic": "A.t", "state": "TOO_LARGE", "reason": "too large", '
+        '"since_ms": null, "position": 20, "source_end": 50, "target_offset": 20, "lag_records": 30, "lag_bytes": 3000, '
+        '"lag_seconds": 0.0, "records_per_s": 0.0, "bytes_per_s": 0.0, "gaps": {}, "lost_ranges": 0, '
+        '"foreign_records": 0, "verified_offset": null, "verified_at_ms": null, "task": 0, "note": "", "records": 20, '
+        '"bytes": 2000, "age_ms": {"last": 5, "least": 1, "greatest": 9, "average": 5.0}, '
+        '"latency_ms": {"last": 2, "least": 2, "greatest": 2, "average": 2.0}, "unfilled": 0, "pause": "user", '
+        '"is_counted": true, "is_lag_exact": true}]'
+    )
 
 
 OFFSETS = st.integers(0, 4)
@@ -730,13 +757,13 @@ def test_views_of_partitions_at_rest_are_those_that_are_made_each_time(steps: li
 
 def test_a_partition_at_rest_is_not_looked_at(env: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[TopicPartition] = []
-    view = env.book._view
+    view = partition_views.view_of
 
-    def noted(tp: TopicPartition, *args: Any) -> PartitionView:
-        made.append(tp)
-        return view(tp, *args)
+    def noted(known: PartitionMemory, *args: Any, **options: Any) -> PartitionView:
+        made.append(known.tp)
+        return view(known, *args, **options)
 
-    monkeypatch.setattr(env.book, "_view", noted)
+    monkeypatch.setattr(module, "view_of", noted)
     for _ in range(3):
         env.refresh()
     assert made == [T0, T1]
@@ -765,7 +792,7 @@ def test_a_partition_whose_copy_the_target_has_lost_is_not_without_lag(
     assert (first.is_lag_exact, first.known_lag, first.lag_seconds) == (False, None, None)
     assert (second.state, second.lag_records, second.is_lag_exact) == (PartitionState.RUNNING, 0, True)
     assert (seen.risk.records, seen.risk.least, seen.target_losses[0][0]) == (None, 0, T0)
-    inputs = FlowInputs("A", "B", True, seen.risk, seen.states, target_losses=seen.target_losses)
+    inputs = FlowInputs("A", "B", True, seen)
     assert state_of(inputs) is FlowState.DEGRADED
     assert summary_of(inputs) == (
         "What would be lost is not known: B does not have all records of t-0 that were copied to it: it is gone."
@@ -788,9 +815,7 @@ def test_without_the_logs_of_the_target_a_lag_is_a_lower_bound(env: Environment)
     seen = env.refresh(target_losses={T0: None})
     assert [view.is_lag_exact for view in seen.views] == [True, False]
     assert (seen.uncompared, seen.risk.records, seen.risk.least) == (1, None, 0)
-    inputs = FlowInputs(
-        "A", "B", True, seen.risk, seen.states, uncompared=seen.uncompared, uncompared_why="not authorized."
-    )
+    inputs = FlowInputs("A", "B", True, seen, uncompared_why="not authorized.")
     assert summary_of(inputs) == (
         "If A dies now you lose no record that is known here. The logs of B were not compared with the ledger in 1 partition: "
         "not authorized."
@@ -800,4 +825,4 @@ def test_without_the_logs_of_the_target_a_lag_is_a_lower_bound(env: Environment)
 def test_the_target_of_a_topic_that_the_source_has_deleted_does_not_matter(env: Environment) -> None:
     gone = BrokerFailure.of(3, subject="t-0")
     seen = env.refresh(missing={T0: gone}, target_losses={T0: LOSS, T1: None})
-    assert (seen.target_losses, seen.uncompared) == ((), 0)
+    assert (seen.target_losses, seen.uncompared) == ([], 0)

@@ -31,9 +31,7 @@ from mm2.copy.progress.session import (
     Mark,
     PartitionCondition,
     PreviousCommit,
-    RemoteTopic,
     Session,
-    SourceState,
     Start,
 )
 from mm2.kafka.error_codes import ErrorCode
@@ -474,7 +472,7 @@ class TransactionCommits(Commits):
         """What a later position leaves out is so also if the first transaction is not committed."""
         before = self._previous.get(cursor.partition)
         if before is not None and before.gaps != cursor.window.trail.gaps:
-            self._previous[cursor.partition] = self._current_commit(cursor)._replace(state=None)
+            self._previous[cursor.partition] = self._current_commit(cursor)._replace(entry=None)
 
     def remember_source(self, cursor: Cursor) -> None:
         """Record the source topic and log of a position that was committed before the ledger had an entry, or set by
@@ -484,8 +482,8 @@ class TransactionCommits(Commits):
         """
         before = self._previous.get(cursor.partition)
         has_position = cursor.window.position >= 0 and self._positions.committed.get(cursor.partition) is not None
-        if before is not None and before.state is None and has_position:
-            self._previous[cursor.partition] = before._replace(state=self._source_state(cursor))
+        if before is not None and before.entry is None and has_position:
+            self._previous[cursor.partition] = before._replace(entry=self.entry(cursor))
 
     def _is_ahead(self, cursor: Cursor) -> bool:
         """Whether Connect's offsets topic has another position. None is the beginning of a log.
@@ -501,23 +499,8 @@ class TransactionCommits(Commits):
 
     def _current_commit(self, cursor: Cursor) -> PreviousCommit:
         """The current state of a partition."""
-        newest = cursor.window.trail.newest
-        gaps, state = dict(cursor.window.trail.gaps), self._source_state(cursor)
-        return PreviousCommit(cursor.window.mark, gaps, newest.number, newest.extent(), len(cursor.lost), state)
-
-    def _source_state(self, cursor: Cursor) -> SourceState:
-        session = self._sessions.get(cursor.partition)
-        return SourceState(
-            cursor.topic_id,
-            cursor.leader_epoch,
-            cursor.known_epoch,
-            cursor.known_end,
-            cursor.retired,
-            session,
-            RemoteTopic(cursor.spec.remote_topic, self._target_log(cursor).topic_id),
-            cursor.former,
-            cursor.written_by,
-        )
+        entry, extent = self.entry(cursor), cursor.window.trail.newest.extent()
+        return PreviousCommit(entry.mark, entry.gaps, entry.chunk, extent, len(cursor.lost), entry)
 
 
 def state_of(cursor: Cursor) -> tuple[Any, ...]:
@@ -537,7 +520,5 @@ def _previous_commit_of(start: Start) -> PreviousCommit:
     entry, chunk = start.entry, start.chunk or SegmentChunk(0)
     if entry is None:
         return PreviousCommit(Mark(start.position or 0, -1, 0), {}, chunk.number, chunk.extent(), 0)
-    state = None
-    if not start.moved:
-        state = SourceState.of(entry)
-    return PreviousCommit(entry.mark, dict(entry.gaps), chunk.number, chunk.extent(), len(entry.lost), state)
+    known = None if start.moved else entry
+    return PreviousCommit(entry.mark, dict(entry.gaps), chunk.number, chunk.extent(), len(entry.lost), known)

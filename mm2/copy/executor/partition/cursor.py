@@ -39,7 +39,7 @@ from mm2.copy.progress.session import (
 )
 from mm2.copy.progress.target_progress import FoundBatch
 from mm2.copy.spec import PartitionSpec
-from mm2.copy.states import BEHIND_OFFSETS, PartitionState, brief, state_of
+from mm2.copy.states import BEHIND_OFFSETS, PartitionState, brief, healthy_state, state_of
 from mm2.copy.tally import Rate, Summary, Tally
 from mm2.kafka.errors import BatchOverLimit, BrokerFailure, CorruptBatch
 from mm2.kafka.records.batch import BatchView
@@ -635,5 +635,4 @@ class Cursor:
         )
         if condition is not None:
             return condition
-        state = PartitionState.CATCHING_UP if self.behind else PartitionState.RUNNING
-        return PartitionCondition(state, self.conditions.note, -1, -1)
+        return PartitionCondition(healthy_state(self.high_watermark - self.offset), self.conditions.note, -1, -1)

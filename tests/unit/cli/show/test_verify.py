@@ -17,6 +17,7 @@ from mm2.cli.common.flow import CommandError
 from mm2.cli.common.tables import MOST_ROWS
 from mm2.cli.mm2 import main
 from mm2.cli.show.verify import _go_on, asked_for, bytes_of, write_report
+from mm2.codec import encode
 from mm2.copy.progress.ledger import Verified
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import TopicPartition
@@ -93,7 +94,7 @@ def test_adjacent_ranges_are_joined() -> None:
         Difference(DifferenceKind.MISSING, 7, None),
     )
     assert partition.counts == {"missing": 4}
-    assert json.loads(json.dumps(partition.to_json()))["listed"][0] == {
+    assert json.loads(json.dumps(encode(partition)))["listed"][0] == {
         "kind": "missing",
         "source_offset": 3,
         "target_offset": None,
@@ -135,7 +136,7 @@ def test_of_many_partitions_those_that_differ_come_first() -> None:
     assert lines[1 + MOST_ROWS] == "… and 450 more partitions, all equal: --json or --html FILE"
     assert lines[-2] == "details of 450 more partitions: --json or --html FILE"
     assert "5,000 records of 500 partitions are on both sides, they differ in missing 1" in lines[-1]
-    assert len(report.to_json()["partitions"]) == 500
+    assert len(encode(report)["partitions"]) == 500
 
 
 def test_a_page_escapes_texts_of_clusters_and_needs_no_other_files() -> None:
@@ -199,10 +200,10 @@ def test_a_report_names_what_was_applied_to_the_source() -> None:
         "The source's records were changed by transforms, value.converter before they were compared.",
         "Differences may be due to this: Dice is not declared deterministic.",
     ]
-    assert report.to_json()["changed_by"] == ["transforms", "value.converter"]
-    assert report.to_json()["not_repeatable"] == "Dice is not declared deterministic"
+    assert encode(report)["changed_by"] == ["transforms", "value.converter"]
+    assert encode(report)["not_repeatable"] == "Dice is not declared deterministic"
     assert "transforms, value.converter; Dice is not declared deterministic" in page(report)
-    assert (report_of().to_json()["changed_by"], report_of().to_json()["not_repeatable"]) == ([], "")
+    assert (encode(report_of())["changed_by"], encode(report_of())["not_repeatable"]) == ([], "")
     assert "transforms" not in page(report_of())
 
 
@@ -294,3 +295,24 @@ def test_a_page_that_cannot_be_written_loses_no_result(
     assert "A->B at 1970-01-01 00:00:02 UTC: equal. 10 records" in out
     assert f"--html {page_file}: No such file or directory." in err
     assert len(stored) == 1
+
+
+def test_the_keys_of_json_are_those_that_scripts_know() -> None:
+    missing = Difference(DifferenceKind.MISSING, 3, None)
+    document = encode(replace(report_of(missing), ended_ms=2_345))
+    assert " ".join(document) == (
+        "flow verdict began seconds everything ranges changed_by not_repeatable records bytes_read explained "
+        "differences partitions"
+    )
+    assert (document["began"], document["seconds"]) == ("1970-01-01 00:00:01 UTC", 1.3)
+    (row,) = document["partitions"]
+    assert " ".join(row) == (
+        "topic partition remote_topic verdict first_offset last_offset certainty records source_records "
+        "target_records bytes_read explained differences listed notes trouble"
+    )
+    assert (row["verdict"], row["first_offset"], row["last_offset"], row["differences"]) == (
+        "different",
+        0,
+        12,
+        {"missing": 1},
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import queue
 import threading
@@ -55,7 +54,7 @@ def row(tp: TopicPartition, position: int, **changes: Any) -> PartitionProgress:
     base = PartitionProgress(
         *tp, position, position, 100, "RUNNING", "", -1, -1, False, max(0, position), 10 * position, {}, 0, 0
     )
-    return dataclasses.replace(base, **changes)
+    return base._replace(**changes)
 
 
 class Stage:
@@ -126,7 +125,7 @@ def end(
     batch.received(
         {
             "type": "final",
-            "partitions": [item.to_row() for item in rows],
+            "partitions": [list(item) for item in rows],
             "starts": [[*tp, encode(start)] for tp, start in (starts or {}).items()],
             **more,
         }
@@ -134,7 +133,7 @@ def end(
 
 
 def report(batch: MicroBatch, *rows: PartitionProgress) -> None:
-    batch.received({"type": "progress", "partitions": [item.to_row() for item in rows]})
+    batch.received({"type": "progress", "partitions": [list(item) for item in rows]})
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mm2.codec import encode
 from mm2.config.mirrormaker import SourceAndTarget
 from mm2.failover.evidence import PartitionEvidence
 from mm2.failover.records.divergence import Divergence, DivergentRange
@@ -49,7 +50,7 @@ def test_a_source_that_ends_where_the_copy_ends_can_continue() -> None:
 def test_records_that_were_not_copied_have_the_offsets_of_others() -> None:
     found = divergence(partition(150))
     assert found.ranges == [DivergentRange("A", T0, 100, 150)]
-    assert found.ranges[0].to_json() == {"cluster": "A", "topic": "t", "partition": 0, "first": 100, "last": 149}
+    assert encode(found.ranges[0]) == {"cluster": "A", "topic": "t", "partition": 0, "first": 100, "last": 149}
     for keep in (False, True):
         (problem,) = found.problems(keep=keep)
         assert "t-0: offsets 100..149" in problem

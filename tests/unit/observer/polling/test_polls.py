@@ -50,13 +50,13 @@ def poll(monkeypatch: pytest.MonkeyPatch) -> SourcePoll:
 
 def test_log_start_offsets_are_requested_only_where_they_are_needed(poll: SourcePoll) -> None:
     poll()
-    assert (poll.ends, poll.starts, poll.topic_ids) == ({T0: 40, T1: 40}, {}, {"t": "first"})
+    assert (poll.logs.ends, poll.logs.starts, poll.logs.topic_ids) == ({T0: 40, T1: 40}, {}, {"t": "first"})
     poll.other_logs = frozenset({T1})
     poll()
-    assert poll.starts == {T1: 5}
+    assert poll.logs.starts == {T1: 5}
     poll.other_logs = frozenset()
     poll()
-    assert poll.starts == {}
+    assert poll.logs.starts == {}
     assert poll._admin.starts_of == [{T1}]  # type: ignore[attr-defined]
 
 
@@ -64,10 +64,10 @@ def test_topic_ids_are_read_again_after_a_while(poll: SourcePoll, monkeypatch: p
     poll()
     poll._cluster.topic_id = "second"  # type: ignore[attr-defined]
     poll()
-    assert poll.topic_ids == {"t": "first"}
+    assert poll.logs.topic_ids == {"t": "first"}
     monkeypatch.setattr(poll, "_ids_at_s", -1_000.0)
     poll()
-    assert poll.topic_ids == {"t": "second"}
+    assert poll.logs.topic_ids == {"t": "second"}
 
 
 def test_partitions_whose_timestamps_cannot_be_read_do_not_displace_the_others(
@@ -82,6 +82,6 @@ def test_partitions_whose_timestamps_cannot_be_read_do_not_displace_the_others(
     monkeypatch.setattr(poll, "_stamps", Reader())
     poll.wanted = (*((tp, 7) for tp in lost), (T0, 7), (T1, 7))
     poll()
-    assert not poll.stamps
+    assert not poll.logs.stamps
     poll()
-    assert set(poll.stamps) == {T0, T1}
+    assert set(poll.logs.stamps) == {T0, T1}

@@ -111,7 +111,7 @@ class Scene:
     @property
     def reported(self) -> list[PartitionProgress]:
         """The partitions in the last report."""
-        return [PartitionProgress.from_row(row) for row in self.messages[-1]["partitions"]]
+        return [PartitionProgress(*row) for row in self.messages[-1]["partitions"]]
 
 
 def test_a_partition_comes_to_rest_once_the_ledger_knows_its_position_and_the_driver_its_state() -> None:

@@ -1,0 +1,305 @@
+"""Where the lanes of a task begin to copy: by the ledger, Connect's offsets topic, and what users have set."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import structlog
+
+from mm2.connect.api import ConnectError, SourceTaskContext
+from mm2.connect.runtime.exactly_once_settings import task_transactional_id
+from mm2.connect.stores.config_state import ConnectorTaskId
+from mm2.copy.progress.ledger import Ledger
+from mm2.copy.progress.session import CopyId, LedgerEntry, Seen, Start, WrittenPosition
+from mm2.copy.progress.written_positions import offset_key, offsets_ends, read_written_positions
+from mm2.copy.spec import CopySpec
+from mm2.kafka.client.cluster import Cluster
+from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.producer.transactions import TransactionCoordinatorClient
+from mm2.kafka.structs import TopicPartition
+from mm2.mirror.notes.source_cluster import AcceptedSource, accepted_source
+from mm2.mirror.source.start_from import StartFrom
+
+log = structlog.get_logger("mm2.mirror.source_task")
+
+_SETTLE_PATIENCE_S: Final = 10.0
+_SETTLE_TIMEOUT_MS: Final = 60_000
+_READS: Final = 4
+_READ_AGAIN_S: Final = 0.3
+
+
+class StartPositions:
+    """``ledger`` reads the current ledger; ``former`` the one of older versions, None if there is none.
+
+    ``accepted`` is the source that a user has accepted, as of the last call of `starts`.
+    """
+
+    def __init__(
+        self,
+        spec: CopySpec,
+        context: SourceTaskContext,
+        start_from: StartFrom,
+        ledger: Callable[[], Ledger],
+        former: Callable[[], Ledger | None] | None,
+    ) -> None:
+        self.accepted: AcceptedSource | None = None
+        self._spec = spec
+        self._context = context
+        self._start_from = start_from
+        self._ledger = ledger
+        self._former_ledger = former
+        self._copy_id = CopyId(spec.group, spec.connector)
+        self._remote_topics = {part.source: part.remote_topic for part in spec.partitions}
+        self._settled = False  # transactions of an earlier exactly-once mode were aborted, see `_settle_transactions`
+
+    def starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Start]:
+        """The start positions of partitions, from the ledger and Connect's offsets topic (`mm2.copy.driver.lane.Starts`)."""
+        wanted = list(partitions)
+        self._confirm_ownership()
+        starts: dict[TopicPartition, Start] = {}
+        for attempt in range(_READS):
+            seen = self._offsets_ends(wanted)
+            ledger = self._ledger()
+            self._settle_transactions(ledger, wanted)
+            committed = self._committed(wanted)
+            starts = self._starts_by(ledger, committed, seen)
+            starts |= self._starts_by_former(starts, seen)
+            # A predecessor that does not know that it was replaced may have committed between the two reads.
+            if attempt == _READS - 1 or not any(start.moved for start in starts.values()):
+                break
+            time.sleep(_READ_AGAIN_S)
+        for tp, start in starts.items():
+            if start.moved and start.entry is not None:
+                log.warning(
+                    "The position was changed by a user or by Java and is used.",
+                    partition=str(tp),
+                    position=start.position,
+                    ledger=start.entry.mark.source,
+                )
+            if start.position is None and tp in self._start_from.offsets:
+                starts[tp] = replace(start, position=self._start_from.offsets[tp])
+        starts = self._accepted(ledger, starts)
+        forgotten = sum(start.entry is None and start.committed is not None for start in starts.values())
+        if forgotten and not self._context.worker.exactly_once:
+            log.warning(
+                "Some positions have no ledger entry, because Java wrote them or the ledger was lost: records that were copied after "
+                "them are copied again.",
+                partitions=forgotten,
+            )
+        known = sum(start.position is not None for start in starts.values())
+        log.info("Copying starts.", partitions=len(wanted), committed=known)
+        return starts
+
+    def _accepted(self, ledger: Ledger, starts: dict[TopicPartition, Start]) -> dict[TopicPartition, Start]:
+        """The starts, as a user has decided for a source that was replaced by another cluster."""
+        accepted = self.accepted = accepted_source(ledger)
+        if accepted is None:
+            return starts
+        found = {tp: accepted.start(start) for tp, start in starts.items()}
+        if changed := sum(found[tp] is not start for tp, start in starts.items()):
+            log.warning(
+                "The source is another cluster, which a user has accepted.",
+                partitions=changed,
+                from_start=accepted.from_start,
+            )
+        return found
+
+    def _starts_by(
+        self, ledger: Ledger, committed: Mapping[TopicPartition, int | None], seen: Mapping[TopicPartition, Seen]
+    ) -> dict[TopicPartition, Start]:
+        """The starts by these positions, and by the entries of a ledger that are this connector's. Raises KafkaFailure."""
+        others = {tp for tp in committed if self._is_of_other(ledger.entry(tp), tp)}
+        if others:
+            log.warning(
+                "The ledger has entries of another connector with the same source alias, which are not used.",
+                partitions=len(others),
+                example=str(min(others)),
+            )
+        starts = {
+            tp: replace(
+                Start(position, position) if tp in others else ledger.start(tp, position), seen=seen.get(tp, Seen())
+            )
+            for tp, position in committed.items()
+        }
+        starts |= self._without_late_writes(ledger, {tp: starts[tp] for tp in starts.keys() - others})
+        return starts | self._without_others(starts)
+
+    def _without_others(self, starts: Mapping[TopicPartition, Start]) -> dict[TopicPartition, Start]:
+        """Partitions without a state whose position was written by another connector for another remote topic: they have no position.
+
+        It has the same name in another Connect group, and uses the same offsets topic. Raises KafkaFailure.
+        """
+        unknown = {tp: 0 for tp, start in starts.items() if start.entry is None and start.committed is not None}
+        if self._context.worker.exactly_once or not unknown:
+            return {}
+        found = {}
+        for tp, written in self._written_positions(unknown).items():
+            if written.other_topic not in {"", self._remote_topics[tp]}:
+                found[tp] = replace(starts[tp], position=None)
+        if found:
+            log.warning(
+                "Positions of another connector with the same name are not used: it copies to other topics. Both use the same offsets "
+                "topic (offset.storage.topic) in different groups (group.id).",
+                partitions=len(found),
+                example=str(min(found)),
+            )
+        return found
+
+    def _is_of_other(self, entry: LedgerEntry | None, source: TopicPartition) -> bool:
+        """Whether another connector has written this entry. Older versions kept the entries of all with one alias in one ledger."""
+        if entry is None:
+            return False
+        if entry.copy_id.connector:
+            return entry.copy_id.is_other(self._copy_id)
+        return entry.remote_topic != self._remote_topics[source]
+
+    def _starts_by_former(
+        self, starts: Mapping[TopicPartition, Start], seen: Mapping[TopicPartition, Seen]
+    ) -> dict[TopicPartition, Start]:
+        """The starts of partitions that an older version has copied for this connector and this one has not.
+
+        Its ledger may have an entry of another connector instead: it is used only where it explains the position. Raises KafkaFailure.
+        """
+        committed = {tp: start.committed for tp, start in starts.items() if start.entry is None}
+        if self._former_ledger is None or all(position is None for position in committed.values()):
+            return {}
+        former = self._former_ledger()
+        if former is None:
+            return {}
+        known = {
+            tp: position
+            for tp, position in committed.items()
+            if position is not None and (entry := former.entry(tp)) is not None and not entry.copy_id.connector
+        }
+        found = self._starts_by(former, known, seen)
+        return {
+            tp: replace(start, unwritten=former.unwritten(tp, start))
+            for tp, start in found.items()
+            if start.entry is not None and not start.moved
+        }
+
+    def _without_late_writes(self, ledger: Ledger, starts: dict[TopicPartition, Start]) -> dict[TopicPartition, Start]:
+        """Replace positions that a predecessor wrote late; those of Java and users stay. Raises KafkaFailure.
+
+        In exactly-once mode only if the predecessor used the default mode: otherwise the ledger entry has no session.
+        """
+        seen = {tp: offset for tp in starts if (offset := ledger.seen(tp, starts[tp].seen.place)) is not None}
+        found = dict(starts)
+        for tp, written in self._written_positions(seen).items():
+            entry = ledger.entry(tp)
+            if entry is not None and not written.explains(starts[tp].committed, entry):
+                continue  # an unexplained position is used as it is
+            # A user's position is used only once, even if a deposed leader reported a lower end before.
+            known = starts[tp].seen
+            known = known._replace(offset=max(known.offset, written.foreign_at + 1))
+            found[tp] = replace(ledger.start(tp, starts[tp].committed, written), seen=known)
+            if starts[tp].moved and not found[tp].moved:
+                log.info(
+                    "Ignored a late position of a predecessor.",
+                    partition=str(tp),
+                    position=starts[tp].committed,
+                    resumed_at=found[tp].position,
+                )
+        return found
+
+    def _offsets_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Seen]:
+        """The end offsets of the partitions of the offsets topic that contain these positions. Raises KafkaFailure."""
+        if self._context.worker.exactly_once:
+            return {}
+        keys = {tp: self._offset_key(tp) for tp in partitions}
+        cluster = self._offsets_cluster()
+        try:
+            ends = offsets_ends(cluster, self._spec.offsets_topic, keys.values())
+        finally:
+            cluster.close()
+        return {tp: ends[key] for tp, key in keys.items() if key in ends}
+
+    def _offset_key(self, partition: TopicPartition) -> bytes:
+        return offset_key(self._spec.connector, self._spec.source_alias, partition)
+
+    def _offsets_cluster(self) -> Cluster:
+        spec = self._spec
+        return Cluster(spec.offsets or spec.target, name="worker" if spec.offsets else spec.target_alias)
+
+    def _settle_transactions(self, ledger: Ledger, partitions: Iterable[TopicPartition]) -> None:
+        """After a switch of exactly-once to "disabled": abort the open transaction of this task's transactional id.
+
+        Positions are read with read_committed, which waits for open transactions. InitProducerId ends that wait, and fences a previous
+        task that still runs. Where it is not possible, the coordinator aborts the transaction after `transaction.timeout.ms`.
+        Raises KafkaFailure.
+        """
+        worker = self._context.worker
+        if worker.exactly_once or self._settled:
+            return
+        if not any(entry is not None and entry.before is not None for entry in map(ledger.entry, partitions)):
+            return
+        transactional_id = task_transactional_id(
+            worker.group_id, ConnectorTaskId(self._context.connector, self._context.task_id)
+        )
+        try:
+            self._take_transactional_id(transactional_id)
+        except BrokerFailure as failure:
+            if not failure.is_final:
+                raise
+            log.warning(
+                "The transactional id of the exactly-once mode cannot be used. Copying starts when its open transaction, if any, has "
+                "timed out.",
+                transactional_id=transactional_id,
+                reason=str(failure),
+            )
+        self._settled = True
+
+    def _take_transactional_id(self, transactional_id: str) -> None:
+        """Abort its open transaction. Raises KafkaFailure."""
+        cluster = Cluster(self._spec.target, name=self._spec.target_alias)
+        try:
+            coordinator = TransactionCoordinatorClient(cluster, transactional_id, patience_s=_SETTLE_PATIENCE_S)
+            coordinator.init_producer_id(_SETTLE_TIMEOUT_MS)
+        finally:
+            cluster.close()
+
+    def _written_positions(self, seen: Mapping[TopicPartition, int]) -> dict[TopicPartition, WrittenPosition]:
+        """The writers of the positions of these partitions, from these offsets on. Raises KafkaFailure."""
+        if not seen:
+            return {}
+        keys = {tp: self._offset_key(tp) for tp in seen}
+        cluster = self._offsets_cluster()
+        try:
+            topic = self._spec.offsets_topic
+            written = read_written_positions(cluster, topic, {key: seen[tp] for tp, key in keys.items()}, self._copy_id)
+        finally:
+            cluster.close()
+        return {tp: written[key] for tp, key in keys.items()}
+
+    def _confirm_ownership(self) -> None:
+        """The executor has called InitProducerId; raise ValueError if this task is no longer the owner (KIP-618)."""
+        if self._context.worker.exactly_once:
+            try:
+                self._context.confirm_ownership()
+            except ConnectError as error:
+                raise ValueError(str(error)) from error
+
+    def _committed(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """Raises KafkaFailure when the positions cannot be read, ValueError when one is invalid."""
+        keys = [{"cluster": self._spec.source_alias, "partition": tp.partition, "topic": tp.topic} for tp in partitions]
+        try:
+            offsets = self._context.offset_reader.offsets(keys)
+            return {tp: _next_offset(tp, offset) for tp, offset in zip(partitions, offsets, strict=True)}
+        except ConnectError as error:
+            if isinstance(error.__cause__, KafkaFailure):
+                raise error.__cause__ from error
+            raise ValueError(str(error)) from error
+
+
+def _next_offset(source: TopicPartition, committed: Mapping[str, Any] | None) -> int | None:
+    """MM2 stores the last replicated offset; copying continues at the next one."""
+    if committed is None or committed.get("offset") is None:
+        return None
+    offset = committed["offset"]
+    if not isinstance(offset, int) or isinstance(offset, bool):
+        message = f"The committed position of {source} is {offset!r}, which is not an offset."
+        raise ConnectError(message)
+    return offset + 1
