@@ -153,7 +153,7 @@ def _depth_whatever_age(self: Outbox, _remembered_ms: float) -> bool:
 
 
 def _sent_again(self: ProgressLookUps, outbox: Outbox) -> None:
-    self._owner.retry(outbox, outbox.look_up_cause)
+    self._handle(self._outcomes.retry(outbox, outbox.look_up_cause))
 
 
 _progress = TargetLookUp.progress

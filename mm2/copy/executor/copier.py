@@ -28,8 +28,9 @@ from mm2.copy.executor.endpoints import Endpoints
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.partition.cursor import Cursor
 from mm2.copy.executor.partition.fetched_batches import MISSING
-from mm2.copy.executor.partition.outbox import Outbox, OutboxState
+from mm2.copy.executor.partition.outbox import OutboxState
 from mm2.copy.executor.partition_events import PartitionEvents
+from mm2.copy.executor.producing.outbox_events import ReportedEvent
 from mm2.copy.executor.producing.sink import Sink
 from mm2.copy.executor.reports import Reports, progress_of
 from mm2.copy.executor.sessions.continued_sessions import ContinuedSessions
@@ -106,7 +107,7 @@ class Copier:
             await endpoints.open(
                 room=self._has_room,
                 look_up=self._look_up if spec.with_sessions else None,
-                on_lost=self._producer_lost,
+                report=self._handle,
                 may_send=link.may_write,
             )
             self._source, self._sink = endpoints.source, endpoints.sink
@@ -143,7 +144,8 @@ class Copier:
         limit = spec.source.decompression_max_bytes
         reencoding = TimeSlice(REENCODING_SLICE_S, asyncio.get_running_loop().call_soon)
         for part in spec.partitions:
-            outbox = sink.outbox(part.target, idempotent=True, transactional=spec.transactions is not None)
+            is_transactional = spec.transactions is not None
+            outbox = sink.outbox(part.target, idempotent=True, transactional=is_transactional, source=part.source)
             cursor = Cursor(part, outbox, self._events, spec.read_committed, self._changer, limit, reencoding)
             cursor.copy_id = CopyId(spec.group, spec.connector)
             self._cursors[part.source] = cursor
@@ -151,7 +153,6 @@ class Copier:
             if spec.changes is not None and spec.changes.not_repeatable:
                 cursor.annotate(f"at least once: {spec.changes.not_repeatable}")
             cursor.suspended = True  # until its start position is known: an early end must not report a position
-            self._events.own(cursor)
         for cursor in self._cursors.values():
             if (shared := cursor.outbox.shared) is not None:
                 cursor.window.others = shared.acknowledged
@@ -347,8 +348,8 @@ class Copier:
         self._opening.begin(starts)
         self._tasks.spawn(self._watch.run())
 
-    def _producer_lost(self, outbox: Outbox, failure: KafkaFailure) -> None:
-        self._events.producer_lost(outbox, failure)
+    def _handle(self, event: ReportedEvent) -> None:
+        self._events.handle(event)
 
     async def _look_up(self, questions: Any) -> Any:
         return await self._continued.look_up(questions)

@@ -15,8 +15,8 @@ from mm2.copy.executor.commit.syncs import Syncs
 from mm2.copy.executor.fetching.fetch_selector import FetchLimits
 from mm2.copy.executor.fetching.source import Source
 from mm2.copy.executor.fetching.throttle import Throttle
-from mm2.copy.executor.partition.outbox import Outbox
 from mm2.copy.executor.producing.marker_sender import MarkerSender
+from mm2.copy.executor.producing.outbox_events import ReportedEvent
 from mm2.copy.executor.producing.progress_look_ups import ProgressLookUp
 from mm2.copy.executor.producing.sink import Sink
 from mm2.copy.spec import CopySpec
@@ -50,7 +50,7 @@ class Endpoints:
         *,
         room: Callable[[], bool],
         look_up: ProgressLookUp | None,
-        on_lost: Callable[[Outbox, KafkaFailure], None],
+        report: Callable[[ReportedEvent], None],
         may_send: Callable[[], bool],
     ) -> None:
         """Open them, with the number of connections per broker that the round-trip time requires.
@@ -79,7 +79,7 @@ class Endpoints:
             self._pool,
             connections=target_connections,
             look_up=look_up,
-            on_lost=on_lost,
+            report=report,
             may_send=may_send,
         )
         self.source.on_small_response = self.sink.send_scheduled

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Final
 
@@ -15,6 +14,19 @@ from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.partition.cursor import Cursor
 from mm2.copy.executor.partition.outbox import Outbox, OutgoingBatch
 from mm2.copy.executor.partition.window import SourceRange
+from mm2.copy.executor.producing.outbox_events import (
+    Accepted,
+    ErrorChanged,
+    NotInTransaction,
+    ProducerLost,
+    Rejected,
+    ReportedEvent,
+    ResendUncertain,
+    TargetInconsistent,
+    TargetRecreated,
+    TargetTruncated,
+    Throttled,
+)
 from mm2.copy.executor.producing.produce_outcomes import MAX_SEQUENCE_ERRORS
 from mm2.copy.executor.producing.sink import Sink
 from mm2.copy.executor.sessions.losses import Losses
@@ -69,16 +81,33 @@ class PartitionEvents:
         self._quarantine = quarantine
         self._size_limits = size_limits
 
-    def own(self, cursor: Cursor) -> None:
-        """Receive the events of this cursor's outbox."""
-        outbox = cursor.outbox
-        outbox.on_refused = cursor.refused
-        outbox.on_throttled = cursor.throttled
-        outbox.on_recreated = lambda: self._losses.target_recreated(cursor)
-        outbox.on_truncated = functools.partial(self.target_truncated, cursor)
-        outbox.on_inconsistent = functools.partial(cursor.fail, PartitionState.INCONSISTENT)
-        outbox.on_uncertain = cursor.annotate
-        outbox.on_error = functools.partial(self.wake, cursor)
+    def handle(self, event: ReportedEvent) -> None:
+        """Act on an event of an outbox."""
+        outbox = event.outbox
+        cursor = None if outbox.source is None else self._cursors[outbox.source]
+        match event:
+            case NotInTransaction():
+                self._commits.enroll(outbox)
+            case ProducerLost(_, failure):
+                self._producer_lost(outbox, cursor, failure)
+            case _ if cursor is None:
+                pass  # its topic is internal: what is written there reads `Outbox.last_error`
+            case ErrorChanged():
+                self.wake(cursor)
+            case Accepted():
+                cursor.accepted()
+            case Rejected(_, failure):
+                cursor.rejected(failure)
+            case Throttled(_, by, for_s):
+                cursor.throttled(by, for_s)
+            case ResendUncertain(_, note):
+                cursor.annotate(note)
+            case TargetInconsistent(_, reason):
+                cursor.fail(PartitionState.INCONSISTENT, reason)
+            case TargetTruncated(_, records, end):
+                self._losses.target_truncated(cursor, records, end)
+            case TargetRecreated():
+                self._losses.target_recreated(cursor)
 
     def wake(self, cursor: Cursor) -> None:
         """The state of a cursor changes."""
@@ -169,10 +198,6 @@ class PartitionEvents:
         """The target assigned an offset twice."""
         self._losses.target_went_back(cursor, base_offset)
 
-    def target_truncated(self, cursor: Cursor, records: int, end: int) -> None:
-        """The target lost acknowledged records."""
-        self._losses.target_truncated(cursor, records, end)
-
     def misplaced(self, cursor: Cursor, entry: SourceRange) -> None:
         """The target has appended a batch at another offset than that of the source."""
         first = entry.next_offset - entry.count
@@ -182,14 +207,13 @@ class PartitionEvents:
         """The target has records that were not acknowledged to this producer."""
         return self._search.search_gap(cursor, first, end, own)
 
-    def producer_lost(self, outbox: Outbox, failure: KafkaFailure) -> None:
+    def _producer_lost(self, outbox: Outbox, cursor: Cursor | None, failure: KafkaFailure) -> None:
         """The target's state of the producer contradicts ours: another process writes with its id, or the target
         forgot it. Or it stores records in a message format without producer ids.
         """
         if outbox.transactional:
             self._link.end(f"the transaction failed: {failure}")
             return
-        cursor = next((cursor for cursor in self._cursors.values() if cursor.outbox is outbox), None)
         if cursor is None:
             return
         if isinstance(failure, BrokerFailure) and failure.code == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT:

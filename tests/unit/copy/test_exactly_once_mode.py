@@ -699,7 +699,7 @@ def test_a_partition_that_was_added_to_one_transaction_is_added_to_the_next_one_
         transactions._identity = ProducerIdentity(7, 0)
         transactions._data, transactions._offsets = [box], {0: offsets}
         transactions._client = cast(Any, SimpleNamespace(end=end, add_partitions=add, implicit_partitions=False))
-        scene.sink.on_enroll = transactions._enroll
+        scene.enroll = transactions.enroll
         box.enrolled = False
         scene.put(box, "a")
         await wait_until_async(lambda: order == ["add t"])

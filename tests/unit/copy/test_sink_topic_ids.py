@@ -10,6 +10,7 @@ import pytest
 
 from mm2.copy.executor.clusters.brokers import BrokerAddress
 from mm2.copy.executor.partition.outbox import outgoing_of
+from mm2.copy.executor.producing.outbox_events import ReportedEvent, TargetRecreated
 from mm2.copy.executor.producing.sink import Sink
 from mm2.copy.states import PartitionState, state_of
 from mm2.kafka.client.channel import BufferPool
@@ -33,12 +34,11 @@ class Scene:
         self.background = ThreadPoolExecutor(1)
         self.recreated = 0
         self.reports: list[KafkaFailure] = []
-        self.sink = Sink(self.cluster, asyncio.get_running_loop(), self.background, BufferPool())
-        self.outbox = self.sink.outbox(TP, idempotent=True)
-        self.outbox.on_recreated = self._on_recreated
+        self.sink = Sink(self.cluster, asyncio.get_running_loop(), self.background, BufferPool(), report=self._report)
+        self.outbox = self.sink.outbox(TP, idempotent=True, source=TP)
 
-    def _on_recreated(self) -> None:
-        self.recreated += 1
+    def _report(self, event: ReportedEvent) -> None:
+        self.recreated += isinstance(event, TargetRecreated)
 
     def say(self, topic_id: str, leader: int = 1, of_leader: str | None = None) -> None:
         """From now on metadata name this id; the leader itself ``of_leader``."""

@@ -22,6 +22,7 @@ from mm2.copy.executor.commit.transaction import TaskTransactions
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.partition import history
 from mm2.copy.executor.partition.cursor import Cursor, FormerLog
+from mm2.copy.executor.partition.outbox import Outbox
 from mm2.copy.executor.partition.window import SourceRange
 from mm2.copy.executor.producing.sink import Sink
 from mm2.copy.progress.segments import SegmentChunk
@@ -85,6 +86,9 @@ class Commits:
     def acked(self, cursor: Cursor, copied: SourceRange, last: int) -> None:
         """The target has acknowledged records up to the source offset ``last``."""
         self._make_visible(cursor, copied, last)
+
+    def enroll(self, outbox: Outbox) -> None:
+        """An outbox has something to send before its partition is part of the open transaction, if there are transactions."""
 
     def commit(self, *, ending: bool = False) -> None:
         """Write what has changed: the ledger, then Connect's offsets topic, then offset syncs that are not due.
@@ -293,6 +297,10 @@ class TransactionCommits(Commits):
         self._after_transaction: list[tuple[Cursor, Callable[[], None]]] = []
         self._previous: dict[TopicPartition, PreviousCommit] = {}  # state after the last committed transaction
         self._moved = False
+
+    def enroll(self, outbox: Outbox) -> None:
+        if self._transactions is not None:
+            self._transactions.enroll(outbox)
 
     def begin(self, transactions: TaskTransactions) -> None:
         """Commit by these transactions, whose id was claimed."""

@@ -70,7 +70,6 @@ class TaskTransactions:
         implicit = self._client.implicit_partitions
         version = produce.MAX_VERSION if implicit else MAX_PRODUCE_EXPLICIT
         self._sink.in_transactions(self._spec.transactional_id, version)
-        self._sink.on_enroll = self._enroll
 
     def begin(self, data: Iterable[Outbox]) -> None:
         """Open these partitions' outboxes."""
@@ -241,7 +240,8 @@ class TaskTransactions:
         # Before KIP-890 a partition is added before its first record; otherwise it gets no marker.
         outbox.enrolled = self._client.implicit_partitions
 
-    def _enroll(self, outbox: Outbox) -> None:
+    def enroll(self, outbox: Outbox) -> None:
+        """Add the partition of an outbox to the open transaction, then let it send."""
         self._enrolling.add(outbox.partition)
         if self._enroller is None:
             self._enroller = asyncio.get_running_loop().create_task(self._enroll_all())

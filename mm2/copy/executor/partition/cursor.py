@@ -41,7 +41,7 @@ from mm2.copy.progress.target_progress import FoundBatch
 from mm2.copy.spec import PartitionSpec
 from mm2.copy.states import BEHIND_OFFSETS, PartitionState, brief, healthy_state, state_of
 from mm2.copy.tally import Rate, Summary, Tally
-from mm2.kafka.errors import BatchOverLimit, BrokerFailure, CorruptBatch
+from mm2.kafka.errors import BatchOverLimit, BrokerFailure, CorruptBatch, KafkaFailure
 from mm2.kafka.records.batch import BatchView
 from mm2.kafka.records.codec import DECOMPRESSION_MAX_BYTES
 from mm2.kafka.structs import TopicPartition
@@ -545,13 +545,21 @@ class Cursor:
         """The ranges that the ledger lists, and the number of earlier ones."""
         return tuple(self.lost[-LOST_KEPT:]), self.lost_before + max(0, len(self.lost) - LOST_KEPT)
 
-    def refused(self, failure: Exception | None) -> None:
-        """The target rejects this partition's first batch (or accepts it again: None)."""
+    def set_target_error(self, error: KafkaFailure | None) -> None:
+        """The target rejects what this partition needs of it at the moment; None: it does not."""
+        self.owner.wake(self)
+        self.outbox.last_error = error
+
+    def accepted(self) -> None:
+        """The target accepts batches again."""
+        self.owner.wake(self)
+        conditions = self.conditions
+        conditions.content_error = conditions.too_large = conditions.write = None
+
+    def rejected(self, failure: KafkaFailure) -> None:
+        """The target rejects this partition's first batch."""
         conditions = self.conditions
         conditions.content_error, conditions.too_large = None, None
-        if failure is None:
-            conditions.write = None
-            return
         outgoing = self.outbox.queue[0] if self.outbox.queue else None
         entry = next((entry for entry in self.window.entries if not entry.done), None)
         state = state_of(failure)

@@ -108,9 +108,8 @@ class Outbox:
     0 the producer is not known yet, and nothing is sent. ``next`` is the number of the next record that is sent for
     the first time; the first ``acked`` records are on the target.
 
-    ``on_refused(failure | None)`` reports that the target rejects the first batch, or accepts it again.
     ``looked_up`` is set for copy sessions: a batch whose outcome is unknown is looked up on the target before
-    anything is resent. ``on_inconsistent`` reports that the target contradicts the session's count.
+    anything is resent. ``last_error`` is the last error, until an acknowledgement.
 
     ``paused`` can begin in every state: where the topic was recreated, batches may be in flight, or the first one may
     be rejected. It also lasts until the ledger has the entry of a dead letter. ``stopped`` is permanent.
@@ -119,13 +118,7 @@ class Outbox:
     partition: TopicPartition
     identity: ProducerIdentity | None
     transactional: bool = False
-    on_refused: Callable[[KafkaFailure | None], None] | None = None
-    on_truncated: Callable[[int, int], None] | None = None  # (records on the target, its end offset)
-    on_recreated: Callable[[], None] | None = None  # its topic was recreated
-    on_inconsistent: Callable[[str], None] | None = None
-    on_uncertain: Callable[[str], None] | None = None  # a batch is resent that may be on the target
-    on_throttled: Callable[[str, float], None] | None = None  # by what, and for how many seconds
-    on_error: Callable[[], None] | None = None  # `last_error` has changed
+    source: TopicPartition | None = None  # which is copied to it; None: it is of an internal topic
     looked_up: bool = False
     waits_for_commit: bool = False
     enrolled: bool = True  # part of the open transaction, or of none
@@ -154,18 +147,7 @@ class Outbox:
     own_end: int = -1  # the same, but not after records that were acknowledged to the copies of other source partitions
     is_preserved: bool = False  # all before ``end_offset`` was acknowledged to this session or its predecessors
     shared: SharedPartition | None = None  # other source partitions are copied to this target partition, too
-    _last_error: KafkaFailure | None = None
-
-    @property
-    def last_error(self) -> KafkaFailure | None:
-        """The last error, until an acknowledgement."""
-        return self._last_error
-
-    @last_error.setter
-    def last_error(self, error: KafkaFailure | None) -> None:
-        self._last_error = error
-        if self.on_error is not None:
-            self.on_error()
+    last_error: KafkaFailure | None = None
 
     @property
     def idle(self) -> bool:

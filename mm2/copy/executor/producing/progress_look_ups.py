@@ -7,20 +7,27 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import Final
 
 import structlog
 
 from mm2.copy.executor.clusters.topic_ids import TargetTopicIds
-from mm2.copy.executor.partition.outbox import Outbox, subject_of
+from mm2.copy.executor.partition.outbox import Outbox
+from mm2.copy.executor.producing.outbox_events import (
+    ErrorChanged,
+    LeadersOutdated,
+    OutboxEvent,
+    ResendUncertain,
+    TargetInconsistent,
+)
+from mm2.copy.executor.producing.produce_outcomes import ProduceOutcomes
 from mm2.copy.progress.target_progress import (
     LOOK_UP_REFUSED_S,
     InconsistentTarget,
     ProgressQuestion,
     TargetProgress,
 )
-from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.structs import TopicPartition
 
@@ -33,37 +40,26 @@ ProgressLookUp = Callable[
 ]
 
 
-class LookUpOwner(Protocol):
-    """Acts on what a look-up has found."""
-
-    def retry(self, outbox: Outbox, failure: KafkaFailure | None) -> None:
-        """Resend what is not on the target; ``failure`` is the reason for a delay."""
-
-    def lose(self, outbox: Outbox, failure: KafkaFailure | None) -> None:
-        """The producer cannot continue."""
-
-
 class ProgressLookUps:
     """Outboxes whose progress is being looked up; they are paused until it is known.
 
-    ``refresh(delay)`` looks up the leaders. Without ``look_up`` there are no copy sessions, and nothing is looked up.
+    ``handle`` acts on what follows. Without ``look_up`` there are no copy sessions, and nothing is looked up.
     """
 
     def __init__(
         self,
-        owner: LookUpOwner,
+        outcomes: ProduceOutcomes,
         cluster: str,
         loop: asyncio.AbstractEventLoop,
         look_up: ProgressLookUp | None,
         topic_ids: TargetTopicIds,
-        refresh: Callable[[float], None],
+        handle: Callable[[Iterable[OutboxEvent]], None],
     ) -> None:
-        self._owner = owner
-        self._cluster = cluster
+        self._outcomes = outcomes
         self._loop = loop
         self._look_up = look_up
         self._topic_ids = topic_ids
-        self._refresh = refresh
+        self._handle = handle
         self._waiting: dict[Outbox, None] = {}  # in order
         self._refused_since: dict[Outbox, float] = {}
         self._is_running = False
@@ -93,13 +89,13 @@ class ProgressLookUps:
                 asked = {outbox.partition: outbox for outbox in reversed(self._waiting)}
                 answers = await look_up(self._questions(asked))
                 for tp, answer in answers.items():
-                    self._apply(asked[tp], answer)
+                    self._handle(self._apply(asked[tp], answer))
                 again = [outbox for outbox in asked.values() if outbox in self._waiting]
                 for outbox in again:
                     self._waiting[outbox] = self._waiting.pop(outbox)  # behind those that were not asked
                 if again:
                     if any(outbox.address is None for outbox in again):
-                        self._refresh(0.0)
+                        self._handle([LeadersOutdated()])
                     await asyncio.sleep(_RETRY_S)
         finally:
             self._is_running = False
@@ -121,17 +117,14 @@ class ProgressLookUps:
             if outbox.identity is not None
         }
 
-    def _apply(self, outbox: Outbox, answer: TargetProgress | KafkaFailure) -> None:
+    def _apply(self, outbox: Outbox, answer: TargetProgress | KafkaFailure) -> Iterator[OutboxEvent]:
         if isinstance(answer, TargetProgress):
             del self._waiting[outbox]
             self._refused_since.pop(outbox, None)
-            self._align(outbox, answer)
+            yield from self._outcomes.aligned(outbox, answer)
         elif isinstance(answer, InconsistentTarget):
             del self._waiting[outbox]
-            if outbox.on_inconsistent is not None:
-                outbox.on_inconsistent(str(answer))
-            else:
-                self._owner.lose(outbox, answer)
+            yield TargetInconsistent(outbox, str(answer))
         elif answer.is_final and self._is_refused_for_long(outbox):
             # Rely on the broker's producer state.
             del self._waiting[outbox]
@@ -140,13 +133,13 @@ class ProgressLookUps:
             outbox.verified_epoch = None
             note = f"at least once: an unanswered batch cannot be looked up on the target: {answer}"
             self._log.warning(note, partition=str(outbox.partition))
-            if outbox.on_uncertain is not None:
-                outbox.on_uncertain(note)
-            self._owner.retry(outbox, outbox.look_up_cause)
+            yield ResendUncertain(outbox, note)
+            yield from self._outcomes.retry(outbox, outbox.look_up_cause)
         else:
             outbox.last_error = answer
+            yield ErrorChanged(outbox)
             if isinstance(answer, BrokerFailure) and answer.stale_metadata:
-                self._refresh(0.0)
+                yield LeadersOutdated()
 
     def _is_refused_for_long(self, outbox: Outbox) -> bool:
         since = self._refused_since.setdefault(outbox, time.monotonic())
@@ -154,49 +147,3 @@ class ProgressLookUps:
             return False
         del self._refused_since[outbox]
         return True
-
-    def _align(self, outbox: Outbox, progress: TargetProgress) -> None:
-        """Deliver what is on the target, and resend the rest."""
-        there, has_moved = progress.records, _has_moved(outbox, progress.end)
-        outbox.last_error = None
-        outbox.known = outbox.is_unverified = outbox.is_cut_off = False
-        outbox.verified_epoch = progress.leader_epoch if progress.leader_epoch >= 0 else None
-        if outbox.verified_epoch not in {None, outbox.leader_epoch}:
-            self._refresh(0.0)
-        if there < outbox.acked or progress.own_end < outbox.floor or has_moved:
-            if outbox.on_truncated is not None:
-                outbox.on_truncated(there, progress.own_end)
-            return
-        gained = False
-        while outbox.queue and outbox.queue[0].at >= 0 and outbox.queue[0].end <= there:
-            outgoing = outbox.queue.popleft()
-            outbox.deliver(outgoing, progress.offset_of(outgoing.at, outgoing.count))
-            gained = True
-        if outbox.queue and 0 <= outbox.queue[0].at < there:
-            whole = outbox.queue.popleft()
-            count = there - whole.at
-            rest = None if whole.without is None else whole.without(count, progress.offset_of(whole.at, count))
-            if rest is None:
-                self._owner.lose(outbox, BrokerFailure.of(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
-                return
-            whole.at = there
-            outbox.restamp(whole, [rest])
-            outbox.queue.appendleft(rest)
-            outbox.acked, outbox.end_offset, outbox.own_end = there, progress.target_end, progress.target_end
-            gained = True
-        if there > outbox.next or progress.revived is not None:
-            # Another executor has copied more than this one has read: it has taken over the partition. Or the session before
-            # this one continues, in the next micro-batch.
-            subject = subject_of(outbox, self._cluster)
-            self._owner.lose(outbox, BrokerFailure.of(ErrorCode.PRODUCER_FENCED, subject=subject))
-            return
-        self._owner.retry(outbox, None if gained or not outbox.queue else outbox.look_up_cause)
-
-
-def _has_moved(outbox: Outbox, end: int) -> bool:
-    """Whether a target with preserved offsets does not end where it should: markers behind the last record may be lost alone,
-    and before the first batch of a session late records of its predecessor may appear.
-    """
-    if not outbox.is_preserved:
-        return False
-    return end < outbox.end_offset or (outbox.is_unverified and end > outbox.end_offset)

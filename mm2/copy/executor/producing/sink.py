@@ -51,8 +51,23 @@ from mm2.copy.executor.partition.outbox import (
     SharedPartition,
     subject_of,
 )
+from mm2.copy.executor.producing.outbox_events import (
+    ErrorChanged,
+    LeadersOutdated,
+    LeaderUnknown,
+    MaySend,
+    NotInTransaction,
+    OutboxEvent,
+    OutcomeUnknown,
+    PauseEnds,
+    ReportedEvent,
+    RetryDue,
+    TargetRecreated,
+    Throttled,
+)
 from mm2.copy.executor.producing.produce_outcomes import ProduceOutcomes
-from mm2.copy.executor.producing.progress_look_ups import ProgressLookUp
+from mm2.copy.executor.producing.progress_look_ups import ProgressLookUp, ProgressLookUps
+from mm2.kafka.backoff import Backoff
 from mm2.kafka.client.channel import BufferPool, Channel
 from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.client.connection import Connection
@@ -90,8 +105,8 @@ class _TargetBroker(WritingLink):
 class Sink(WritingBrokers[_TargetBroker]):
     """All outboxes of one cluster. ``acks`` is always all; ``request_timeout_s`` limits every response.
 
-    ``look_up`` None: there are no copy sessions, and unanswered batches are resent. ``on_lost(outbox, failure)``
-    reports that a producer cannot continue, because the target's state of it contradicts ours. With
+    ``look_up`` None: there are no copy sessions, and unanswered batches are resent. ``report`` gets what concerns the
+    partition of an outbox, not only its requests. With
     ``transactional_id`` set (`in_transactions`) every transactional outbox writes in the open transaction.
     """
 
@@ -107,19 +122,21 @@ class Sink(WritingBrokers[_TargetBroker]):
         connections: int = 1,
         max_request_bytes: int = MAX_REQUEST_BYTES,
         look_up: ProgressLookUp | None = None,
-        on_lost: Callable[[Outbox, KafkaFailure], None] | None = None,
+        report: Callable[[ReportedEvent], None] = lambda _event: None,
         may_send: Callable[[], bool] = lambda: True,
     ) -> None:
         super().__init__(cluster, loop, background, pool, connections=connections, may_send=may_send)
         self.topic_ids = TargetTopicIds()
-        self._outcomes = ProduceOutcomes(self, cluster, loop, look_up, self.topic_ids, self._refresh, on_lost)
+        backoff = Backoff(cluster.settings.retry_backoff_ms, cluster.settings.retry_backoff_max_ms)
+        self._outcomes = ProduceOutcomes(cluster.name, backoff)
+        self._look_ups = ProgressLookUps(self._outcomes, cluster.name, loop, look_up, self.topic_ids, self._handle)
+        self._report = report
         self._max_request_bytes = max_request_bytes
         self._remembered_for_ms = 0
         self.producer_expires_after(UNKNOWN_EXPIRATION_MS)
         self._transactional_id: str | None = None
         self._hold_new = False
         self._not_offered: list[Outbox] = []  # rejected outboxes that became due while new batches were held back
-        self.on_enroll: Callable[[Outbox], None] | None = None  # adds an outbox to the transaction
         self._max_version = produce.MAX_VERSION
         self._outboxes: list[Outbox] = []
         self._first_of: dict[TopicPartition, Outbox] = {}  # the first outbox of each target partition
@@ -129,7 +146,7 @@ class Sink(WritingBrokers[_TargetBroker]):
 
     def close(self) -> None:
         super().close()
-        self._outcomes.look_ups.close()
+        self._look_ups.close()
 
     def outbox(
         self,
@@ -138,14 +155,14 @@ class Sink(WritingBrokers[_TargetBroker]):
         idempotent: bool,
         transactional: bool = False,
         waits_for_commit: bool = True,
-        on_refused: Callable[[KafkaFailure | None], None] | None = None,
+        source: TopicPartition | None = None,
     ) -> Outbox:
         """Open the outbox of a partition. An idempotent one sends nothing until `Outbox.begin` sets its producer.
 
-        A transactional one with ``waits_for_commit`` sends no new batches while the sink holds them back (`hold`).
+        ``source`` is the partition that is copied to it. A transactional one with ``waits_for_commit`` sends no new batches while the sink holds them back (`hold`).
         """
         identity = ProducerIdentity(-1, -1) if idempotent else None
-        outbox = Outbox(partition, identity, transactional, on_refused, slot=len(self._outboxes))
+        outbox = Outbox(partition, identity, transactional, source, slot=len(self._outboxes))
         outbox.waits_for_commit = transactional and waits_for_commit
         self._outboxes.append(outbox)
         first = self._first_of.setdefault(partition, outbox)
@@ -221,8 +238,7 @@ class Sink(WritingBrokers[_TargetBroker]):
             self._pass_turn(outbox.shared)  # which schedules it, or another one
             return
         if not outbox.enrolled:
-            if self.on_enroll is not None:
-                self.on_enroll(outbox)
+            self._report(NotInTransaction(outbox))
             return
         if outbox.address is None:
             self.find_leader(outbox)
@@ -263,7 +279,7 @@ class Sink(WritingBrokers[_TargetBroker]):
         self._refresh(0.0)
         if outbox.looked_up:
             outbox.look_up_cause = None
-            self._outcomes.look_ups.add(outbox)
+            self._look_ups.add(outbox)
 
     def _is_held_back(self, outbox: Outbox) -> bool:
         return self._hold_new and outbox.waits_for_commit and outbox.queue[0].at < 0
@@ -271,6 +287,29 @@ class Sink(WritingBrokers[_TargetBroker]):
     def _remembered_ms(self) -> float:
         """The oldest timestamp of a last record at which a leader still remembers the producer."""
         return time.time() * 1000 - self._remembered_for_ms
+
+    def _handle(self, events: Iterable[OutboxEvent]) -> None:
+        """Do what follows from answers of the target."""
+        for event in events:
+            match event:
+                case MaySend(outbox):
+                    self.wake(outbox)
+                case PauseEnds(outbox):
+                    self.end_pause(outbox)
+                case RetryDue(outbox, delay_s):
+                    self._loop.call_later(delay_s, self.offer_again if outbox.refused else self.end_pause, outbox)
+                case OutcomeUnknown(outbox):
+                    self._look_ups.add(outbox)
+                case LeaderUnknown(outbox):
+                    self.find_leader(outbox)
+                case LeadersOutdated():
+                    self._refresh(0.0)
+                case _:
+                    self._report(event)
+
+    def _set_error(self, outbox: Outbox, error: KafkaFailure | None) -> None:
+        outbox.last_error = error
+        self._report(ErrorChanged(outbox))
 
     def _broker_at(self, address: tuple[int, int]) -> _TargetBroker:
         broker = self._brokers.get(address)
@@ -332,7 +371,7 @@ class Sink(WritingBrokers[_TargetBroker]):
             if (outbox.is_unverified or outbox.is_cut_off or in_other_epoch) and not outbox.is_blocked:
                 outbox.look_up_cause = None
                 # Not looked up, or in another leader epoch, possibly on a deposed leader (rules R3, S6).
-                self._outcomes.look_ups.add(outbox)
+                self._look_ups.add(outbox)
                 continue
             is_elsewhere = outbox.address != broker.address
             if is_elsewhere or outbox.is_blocked or not outbox.queue or self._is_held_back(outbox):
@@ -381,11 +420,10 @@ class Sink(WritingBrokers[_TargetBroker]):
             broker.throttled_until_s = time.monotonic() + throttle_s
             self._loop.call_later(throttle_s + 0.001, self._schedule, broker)
             for outbox, _ in request.outgoing_batches:
-                if outbox.on_throttled is not None:
-                    outbox.on_throttled(self._quota, throttle_s)
+                self._report(Throttled(outbox, self._quota, throttle_s))
         results = {result.topic_partition: result for result in answer}
         for outbox, outgoing in request.outgoing_batches:
-            self._outcomes.answered(outbox, outgoing, results.get(outbox.partition))
+            self._handle(self._outcomes.answered(outbox, outgoing, results.get(outbox.partition)))
         if broker.ready:
             self._schedule(broker)
 
@@ -406,7 +444,8 @@ class Sink(WritingBrokers[_TargetBroker]):
                 outbox.known = False  # the broker may have lost its producer state
                 # It may have lost the end of its log, too. Others may fill that before the next batch, which would not show it.
                 outbox.is_cut_off = outbox.looked_up
-        self._outcomes.unanswered([pair for request in unanswered for pair in request.outgoing_batches])
+        pairs = [pair for request in unanswered for pair in request.outgoing_batches]
+        self._handle(self._outcomes.unanswered(pairs))
 
     def _try_again(self, broker: _TargetBroker) -> None:
         if self._closed:
@@ -439,12 +478,12 @@ class Sink(WritingBrokers[_TargetBroker]):
             if info is not None and outbox.partition.topic not in accepted:
                 # Stale or unconfirmed: keep the leader.
                 if outbox.address is None and not outbox.idle:
-                    outbox.last_error = self._unaccepted(info, subject_of(outbox, self._cluster.name))
+                    self._set_error(outbox, self._unaccepted(info, subject_of(outbox, self._cluster.name)))
                 continue
             if info is None:
                 if (error := metadata.errors.get(outbox.partition.topic)) is not None:
                     self._move(outbox, None)
-                    outbox.last_error = error
+                    self._set_error(outbox, error)
                     if not outbox.stopped:
                         self._leaderless[outbox] = error
                 continue
@@ -453,11 +492,11 @@ class Sink(WritingBrokers[_TargetBroker]):
             self._move(outbox, leader, -1 if partition is None else partition.leader_epoch)
             if leader is None and not outbox.idle:
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if partition is None else ErrorCode.LEADER_NOT_AVAILABLE
-                outbox.last_error = BrokerFailure.of(code, subject=subject_of(outbox, self._cluster.name))
+                self._set_error(outbox, BrokerFailure.of(code, subject=subject_of(outbox, self._cluster.name)))
             elif leader is not None and outbox in self._leaderless:
                 reported = self._leaderless.pop(outbox)
                 if reported is not None and outbox.last_error is reported and outbox.idle:
-                    outbox.last_error = None  # no acknowledgement will end it
+                    self._set_error(outbox, None)  # no acknowledgement will end it
                 self.wake(outbox)
 
     async def settle_id(
@@ -491,10 +530,10 @@ class Sink(WritingBrokers[_TargetBroker]):
         if self.topic_ids.see(name, topic_id):
             return
         for outbox in self._outboxes:
-            if outbox.partition.topic == name and outbox.on_recreated is not None:
+            if outbox.partition.topic == name and outbox.source is not None:
                 outbox.paused = True
-                outbox.on_recreated()
-        if not any(o.on_recreated is not None for o in self._outboxes if o.partition.topic == name):
+                self._report(TargetRecreated(outbox))
+        if not any(o.source is not None for o in self._outboxes if o.partition.topic == name):
             self.topic_ids.replace(name, topic_id)
 
     def _move(self, outbox: Outbox, leader: int | None, leader_epoch: int = -1) -> None:
@@ -537,7 +576,7 @@ class Sink(WritingBrokers[_TargetBroker]):
                     f"broker {broker.node} has not responded to a Produce request for {SLOW_RESPONSE_S:.0f} s"
                 )
                 for outbox, _ in broker.under_way[0].outgoing_batches:
-                    outbox.last_error = outbox.last_error or slow
+                    self._set_error(outbox, outbox.last_error or slow)
             elif not broker.under_way:
                 # Takes milliseconds, and only near the end of a session's lifetime. A busy connection is replaced instead, and so is
                 # one whose broker or token endpoint does not answer soon: this blocks the loop, which renews the lease.

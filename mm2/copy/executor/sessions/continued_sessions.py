@@ -131,7 +131,7 @@ class ContinuedSessions:
         if progress is None:
             begin()
         else:
-            outbox.last_error = None
+            cursor.set_target_error(None)
             outbox.identity = ProducerIdentity(-1, -1)
             self._commit(cursor, begin)
         self._source.add([cursor])
@@ -173,7 +173,7 @@ class ContinuedSessions:
                     what = f"the progress of the predecessor cannot be looked up: {answer}"
                     self._copy_at_least_once(cursor, entry, what, positions)
                 else:
-                    cursor.outbox.last_error = answer
+                    cursor.set_target_error(answer)
                     continue
                 del waiting[tp]
             if positions:
@@ -228,7 +228,7 @@ class ContinuedSessions:
                 if not start.refusal and self._spec.changes is not None and not self._why_not_counted(entry):
                     content = await self._call(self._preserved.copied, cursor, mark.target, end)
         except KafkaFailure as error:
-            cursor.outbox.last_error = error
+            cursor.set_target_error(error)
             return False
         if offset >= 0:
             self._losses.target_diverged(cursor, offset)
@@ -347,7 +347,7 @@ class ContinuedSessions:
             return
         mark, skip = entry.mark, progress.records - entry.mark.records
         self._sessions.current[cursor.partition] = entry.session
-        cursor.outbox.last_error = None
+        cursor.set_target_error(None)
         cursor.begin(mark, skip=skip, there=progress.batches)
         self._log.info(
             "skipping records that were copied before transactions", partition=str(cursor.partition), records=skip

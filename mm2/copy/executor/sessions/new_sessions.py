@@ -255,11 +255,11 @@ class NewSessions:
                     continue  # paused meanwhile
                 cursor = cursors[tp]
                 if isinstance(start, Comparing):
-                    cursor.outbox.last_error = None
+                    cursor.set_target_error(None)
                     cursor.set_read_error(PartitionState.PREPARING, compared(start))
                     continue
                 if not isinstance(start, PreservedStart):
-                    cursor.outbox.last_error = start
+                    cursor.set_target_error(start)
                     continue
                 del waiting[tp]
                 cursor.conditions.read = None
@@ -331,7 +331,7 @@ class NewSessions:
                         found[tp] = self._moved(entry, found[tp], (start.offset, end.offset), target_end)
                         del waiting[tp]
                     else:
-                        self._cursors[tp].outbox.last_error = target
+                        self._cursors[tp].set_target_error(target)
                 else:
                     failure = start if isinstance(start, KafkaFailure) else end
                     self._cursors[tp].set_read_error(state_of(failure), str(failure))
@@ -390,7 +390,7 @@ class NewSessions:
                 self._leave_former_topic(self._cursors[tp], position)
                 mark = self._sessions.marks.get(tp)
                 self._sessions.current.pop(tp, None)
-                self._cursors[tp].outbox.last_error = None
+                self._cursors[tp].set_target_error(None)
                 is_known = mark is not None and mark.source == position
                 self._begin(self._cursors[tp], mark if mark is not None and is_known else Mark(position, -1, 0))
                 self._cursors[tp].window.markers = None
@@ -418,7 +418,7 @@ class NewSessions:
                 ends = await self._call(self._target_admin.list_offsets, dict.fromkeys(targets, LATEST))
             except KafkaFailure as error:
                 for tp in waiting:
-                    self._cursors[tp].outbox.last_error = error
+                    self._cursors[tp].set_target_error(error)
                 if isinstance(error, BrokerFailure) and error.code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
                     refused_since = refused_since or time.monotonic()
                     if time.monotonic() - refused_since > LOOK_UP_REFUSED_S:
@@ -441,7 +441,7 @@ class NewSessions:
                     # It may still be writable; its end offset is unknown.
                     self._open_one(cursor, Mark(waiting.pop(tp), -1, 0), identity)
                 else:
-                    cursor.outbox.last_error = end
+                    cursor.set_target_error(end)
             if waiting:
                 await self._link.pause(_RETRY_S)
 
@@ -454,7 +454,7 @@ class NewSessions:
             self._log.warning(note, partition=str(tp))
             self._begin(cursor, Mark(position, -1, 0))
             cursor.shared_until = -1
-            cursor.outbox.last_error = None
+            cursor.set_target_error(None)
             cursor.outbox.identity = None
             self._sink.end_pause(cursor.outbox)
         self._source.add(self._cursors[tp] for tp in positions)
@@ -470,7 +470,7 @@ class NewSessions:
         self._leave_former_topic(cursor, mark.source)
         self._begin(cursor, mark)
         cursor.shared_until = -1
-        cursor.outbox.last_error = None
+        cursor.set_target_error(None)
         cursor.outbox.queue.clear()
         # Nothing is sent with the previous id meanwhile, and nothing of it is in doubt.
         cursor.outbox.begin(ProducerIdentity(-1, -1), 0, known=False)

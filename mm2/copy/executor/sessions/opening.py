@@ -151,11 +151,10 @@ class Opening:
         # Partitions of one topic may have been written before and after it was recreated.
         retired = {topic_id for entry in known for topic_id in entry.retired}
         newest = next((entry.target_id for entry in known if entry.target_id not in retired), known[0].target_id)
-        outboxes = [self._cursors[tp].outbox for tp in starts]
 
         def set_error(failure: KafkaFailure | None) -> None:
-            for outbox in outboxes:
-                outbox.last_error = failure
+            for tp in starts:
+                self._cursors[tp].set_target_error(failure)
 
         if await self._sink.settle_id(topic, newest, retired, set_error):
             set_error(None)

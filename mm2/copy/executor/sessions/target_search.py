@@ -71,7 +71,7 @@ class TargetSearch:
             try:
                 prints = await self._prints(cursor, first, session)
             except KafkaFailure as error:
-                cursor.outbox.last_error = error
+                cursor.set_target_error(error)
                 code = error.code if isinstance(error, BrokerFailure) else 0
                 # A topic that is still written to is created again.
                 is_gone = cursor.is_elsewhere and code in GONE
@@ -130,7 +130,7 @@ class TargetSearch:
         cursor.predecessor.forget_offsets()
         if not cursor.predecessor.fingerprints:
             cursor.predecessor.conclude()
-        cursor.outbox.last_error = None
+        cursor.set_target_error(None)
         if cursor.predecessor.finishing and not cursor.predecessor.remaining:
             self._new_sessions.open_next(cursor)
             return
@@ -172,10 +172,11 @@ class TargetSearch:
                 if self._link.stop.is_set():
                     cursor.window.gap_searched(end, is_known=False)
                     return
-                failure = cursor.outbox.last_error = error
+                failure = error
+                cursor.set_target_error(error)
                 await self._link.pause(_RETRY_S)
         if failure is not None and cursor.outbox.last_error is failure:
-            cursor.outbox.last_error = None
+            cursor.set_target_error(None)
         if found is None or not cursor.window.is_searching_to(end):
             return  # the target has been truncated meanwhile: what is there now was sent again
         if found > own:

@@ -157,7 +157,7 @@ class Quarantine:
             outbox.state = OutboxState.OPEN
             if not (outbox.queue and outbox.queue[0] is outgoing):
                 return  # the successor writes it to the dead letter topic again
-            outbox.last_error = None
+            cursor.set_target_error(None)
             if cursor.shares(entry.first):
                 outbox.doubt(outgoing)  # an unanswered request of a predecessor may have its sequence
             # The records before it may be acknowledged, and the position wait for a search of the target (rule L7). If nothing

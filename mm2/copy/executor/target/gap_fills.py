@@ -102,9 +102,9 @@ class GapFills:
             failure = await self._transactions().claim(cursor.spec.target)
             if failure is None:
                 self._settled.add(cursor)
-                cursor.outbox.last_error = None
+                cursor.set_target_error(None)
                 return True
-            cursor.outbox.last_error = _explained(failure, is_left=True)
+            cursor.set_target_error(_explained(failure, is_left=True))
             await self._link.pause(_REFUSED_RETRY_S if failure.is_final else _RETRY_S)
         return False
 
@@ -219,7 +219,7 @@ class GapFills:
         if failure is not None:
             self._failed(cursor, failure)
             return
-        cursor.outbox.last_error = None
+        cursor.set_target_error(None)
         if queue.is_clean and not late_s and not (queue.is_last and stop >= queue.next_gap[1]):
             self._filled(cursor, stop)
         else:
@@ -250,7 +250,7 @@ class GapFills:
         if isinstance(failure, BrokerFailure) and failure.stale_metadata:
             cursor.outbox.address = None
             self._sink.find_leader(cursor.outbox)
-        cursor.outbox.last_error = _explained(failure, is_left=queue.by_transactions)
+        cursor.set_target_error(_explained(failure, is_left=queue.by_transactions))
         self._again(cursor, _REFUSED_RETRY_S if _is_refused(cursor) else _RETRY_S)
 
     # -- the end of the target log -----------------------------------------------------------------------------------
@@ -335,7 +335,7 @@ class GapFills:
         self, cursor: Cursor, end: OffsetInfo | KafkaFailure, states: Mapping[int, ProducerState] | KafkaFailure
     ) -> None:
         if isinstance(end, KafkaFailure) or isinstance(states, KafkaFailure):
-            cursor.outbox.last_error = end if isinstance(end, KafkaFailure) else states  # type: ignore[assignment]
+            cursor.set_target_error(next(found for found in (end, states) if isinstance(found, KafkaFailure)))
             self._again(cursor, _REFUSED_RETRY_S if _is_refused(cursor) else _RETRY_S)
             return
         queue = _queue(cursor)
@@ -347,7 +347,7 @@ class GapFills:
             queue.generation = next_generation(known, is_clean=queue.is_fenced)
             queue.is_known = queue.is_fenced = True
             if not _is_refused(cursor):
-                cursor.outbox.last_error = None
+                cursor.set_target_error(None)
             self._filled(cursor, end.offset)
 
     async def _is_filled(self, cursor: Cursor, first: int, end: int) -> bool:

@@ -118,10 +118,10 @@ class TargetWatch:
                 if isinstance(answer, InconsistentTarget):
                     cursor.fail(PartitionState.INCONSISTENT, str(answer))
                 elif isinstance(answer, KafkaFailure):
-                    cursor.outbox.last_error = answer
+                    cursor.set_target_error(answer)
                     continue
                 del self._unproven[cursor.partition]
-                cursor.outbox.last_error = None
+                cursor.set_target_error(None)
                 if isinstance(answer, OffsetInfo) and not cursor.stopped:
                     self._epochs[cursor.partition] = answer.leader_epoch
                     if answer.offset < cursor.window.target:

@@ -16,6 +16,7 @@ from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.partition.cursor import Cursor
 from mm2.copy.executor.partition.outbox import Outbox, OutgoingBatch
 from mm2.copy.executor.partition_events import PartitionEvents
+from mm2.copy.executor.producing.outbox_events import ResendUncertain
 from mm2.copy.executor.reports import Reports, progress_key
 from mm2.copy.progress.session import Lease, Mark
 from mm2.copy.spec import Assignment, PartitionProgress
@@ -65,7 +66,7 @@ class Scene:
             reads_committed=False, resume=lambda: None, remove=lambda _: None, unsettle=lambda _: None
         )
         sink: Any = SimpleNamespace(put=self.target.put, topic_ids={})
-        events = PartitionEvents(
+        self.events = events = PartitionEvents(
             DriverLink(Assignment("b", "localhost", 1, "00"), 0, 8),
             source,
             sink,
@@ -73,9 +74,8 @@ class Scene:
             self.reports.tally,
             self.awake,
         )
-        self.outbox = Outbox(SPEC.target, PRODUCER)
+        self.outbox = Outbox(SPEC.target, PRODUCER, source=TP)
         self.cursor = cursors[TP] = Cursor(SPEC, self.outbox, events, read_committed=False, changes=None)
-        events.own(self.cursor)
         ledger = self.target.stage("ledger")
         self.positions = Positions(self.target.stage("offsets"), ledger, partitions=5, connector="c", source_alias="A")
         self.commits = Commits(
@@ -130,10 +130,10 @@ CHANGES: dict[str, Callable[[Scene], object]] = {
     "records": lambda scene: scene.cursor.take(fetched(batch(5, 1), end=6)),
     "a later end": lambda scene: scene.cursor.take(fetched(end=9)),
     "read error": lambda scene: scene.cursor.failed(BrokerFailure.of(29)),
-    "write error": lambda scene: setattr(scene.outbox, "last_error", BrokerFailure.of(3)),
+    "write error": lambda scene: scene.cursor.set_target_error(BrokerFailure.of(3)),
     "pause": lambda scene: scene.cursor.pause("paused by ann", 7),
     "note": lambda scene: scene.cursor.annotate("at least once"),
-    "uncertain": lambda scene: scene.outbox.on_uncertain and scene.outbox.on_uncertain("at least once"),
+    "uncertain": lambda scene: scene.events.handle(ResendUncertain(scene.outbox, "at least once")),
     "stop": lambda scene: scene.cursor.fail(PartitionState.INCONSISTENT, "contradiction"),
     "lost range": lambda scene: scene.cursor.add_lost_range(5, 7, "retention"),
     "position": lambda scene: scene.cursor.move(2),
@@ -161,11 +161,11 @@ def test_the_end_of_a_pause_and_of_an_error_are_changes_too() -> None:
     scene.cursor.pause("paused by ann", 7)
     scene.come_to_rest()
     scene.cursor.resume()
-    scene.outbox.last_error = BrokerFailure.of(3)
+    scene.cursor.set_target_error(BrokerFailure.of(3))
     scene.pass_second()
     assert [row.state for row in scene.reported] == [PartitionState.DELETED]
     scene.come_to_rest()
-    scene.outbox.last_error = None
+    scene.cursor.set_target_error(None)
     scene.pass_second()
     assert [row.state for row in scene.reported] == [PartitionState.RUNNING]
 

@@ -328,7 +328,7 @@ def test_a_failed_partition_stays_failed() -> None:
     bench = Bench()
     bench.cursor.fail(PartitionState.RECREATED, "over")
     bench.cursor.fail(PartitionState.CORRUPT, "again")
-    bench.cursor.refused(None)
+    bench.cursor.accepted()
     bench.cursor.failed(BrokerFailure.of(6))
     bench.fetch(batch(0, 1))
     progress = progress_of(bench.cursor)
@@ -415,7 +415,7 @@ def test_the_targets_refusal_is_shown_until_it_accepts() -> None:
     bench.owner.size_limit = 50
     bench.fetch(batch(0, 1))
     bench.outbox.state = OutboxState.REFUSED
-    bench.cursor.refused(BrokerFailure.of(10, subject="writing to A.t-0"))
+    bench.cursor.rejected(BrokerFailure.of(10, subject="writing to A.t-0"))
     assert bench.cursor.stuck
     assert bench.state == PartitionState.TOO_LARGE
     reason = progress_of(bench.cursor).reason
@@ -428,7 +428,7 @@ def test_the_targets_refusal_is_shown_until_it_accepts() -> None:
     bench.fetch()
     assert bench.state == PartitionState.TOO_LARGE
     bench.outbox.state = OutboxState.OPEN
-    bench.cursor.refused(None)
+    bench.cursor.accepted()
     assert (bench.state, bench.cursor.stuck) == (PartitionState.RUNNING, False)
 
 
@@ -436,7 +436,7 @@ def test_an_unknown_limit_is_not_part_of_the_reason() -> None:
     bench = Bench()
     bench.fetch(batch(0, 1))
     bench.outbox.state = OutboxState.REFUSED
-    bench.cursor.refused(BrokerFailure.of(10))
+    bench.cursor.rejected(BrokerFailure.of(10))
     assert "bytes. Raise max.message.bytes of topic A.t" in progress_of(bench.cursor).reason
 
 
@@ -445,7 +445,7 @@ def test_a_record_larger_than_a_segment_names_the_segments_limit() -> None:
     bench.owner.size_limit = 60
     bench.fetch(batch(0, 1))
     bench.outbox.state = OutboxState.REFUSED
-    bench.cursor.refused(BrokerFailure.of(18))
+    bench.cursor.rejected(BrokerFailure.of(18))
     assert "accepts 60. Raise segment.bytes of topic A.t" in progress_of(bench.cursor).reason
 
 
@@ -453,7 +453,7 @@ def test_a_quarantined_record_is_not_an_error() -> None:
     bench = Bench()
     bench.owner.takes_large = True
     bench.fetch(batch(0, 1))
-    bench.cursor.refused(BrokerFailure.of(10))
+    bench.cursor.rejected(BrokerFailure.of(10))
     assert bench.state == PartitionState.RUNNING
 
 
@@ -1150,7 +1150,7 @@ def test_a_large_batch_that_the_target_does_not_accept_is_not_split_over_the_lim
     assert outgoing.split is not None
     assert outgoing.split() is None
     bench.outbox.state = OutboxState.REFUSED
-    bench.cursor.refused(BrokerFailure.of(10, subject="writing to A.t-0"))
+    bench.cursor.rejected(BrokerFailure.of(10, subject="writing to A.t-0"))
     assert bench.state == PartitionState.OVER_LIMIT
     reason = bench.cursor.current_state().reason
     assert "decompression.max.bytes), and writing to A.t-0: MESSAGE_TOO_LARGE" in reason
@@ -1192,7 +1192,7 @@ def test_a_refused_batch_over_the_limit_is_not_called_malformed() -> None:
     bench.cursor.limit = 1000
     bench.fetch(encode_batch([Record(b"k%03d" % index, bytes(2000), (), 1000) for index in range(2)], codec="zstd"))
     bench.outbox.state = OutboxState.REFUSED
-    bench.cursor.refused(BrokerFailure.of(87, subject="writing to A.t-0"))
+    bench.cursor.rejected(BrokerFailure.of(87, subject="writing to A.t-0"))
     assert (bench.state, bench.owner.calls) == (PartitionState.REFUSED, [])
 
 

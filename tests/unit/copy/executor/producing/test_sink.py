@@ -14,6 +14,17 @@ import pytest
 
 from mm2.copy.executor.clusters.brokers import SLOW_RESPONSE_S, BrokerAddress
 from mm2.copy.executor.partition.outbox import Outbox, OutboxState, OutgoingBatch
+from mm2.copy.executor.producing.outbox_events import (
+    Accepted,
+    NotInTransaction,
+    ProducerLost,
+    Rejected,
+    ReportedEvent,
+    ResendUncertain,
+    TargetInconsistent,
+    TargetTruncated,
+    Throttled,
+)
 from mm2.copy.executor.producing.sink import Sink, _TargetBroker, _UnderWay
 from mm2.copy.progress.session import EndedSession, Mark
 from mm2.copy.progress.target_progress import FoundBatch, ProgressQuestion, RevivedSession, TargetProgress
@@ -89,14 +100,38 @@ class Scene:
         self.age_ms = 0
         self.inconsistent: list[str] = []
         self.truncated: list[tuple[int, int]] = []
+        self.notes: list[str] = []
+        self.throttled: list[str] = []
+        self.rejected: Callable[[Outbox], None] = lambda _outbox: None  # done about a rejected batch
+        self.enroll: Callable[[Outbox], None] = lambda _outbox: None
         self.sink = Sink(
             self.cluster,
             asyncio.get_running_loop(),
             self.background,
             BufferPool(),
             look_up=self._look_up,
-            on_lost=lambda _, failure: self.lost.append(cast(BrokerFailure, failure).code),
+            report=self._report,
         )
+
+    def _report(self, event: ReportedEvent) -> None:
+        match event:
+            case Rejected(outbox, failure):
+                self.words.append(str(failure))
+                self.rejected(outbox)
+            case Accepted():
+                self.words.append(None)
+            case TargetInconsistent(_, reason):
+                self.inconsistent.append(reason)
+            case TargetTruncated(_, records, end):
+                self.truncated.append((records, end))
+            case ResendUncertain(_, note):
+                self.notes.append(note)
+            case Throttled(_, by, _):
+                self.throttled.append(by)
+            case ProducerLost(_, failure):
+                self.lost.append(cast(BrokerFailure, failure).code)
+            case NotInTransaction(outbox):
+                self.enroll(outbox)
 
     async def _look_up(
         self, questions: Mapping[TopicPartition, ProgressQuestion]
@@ -108,17 +143,14 @@ class Scene:
     def outbox(
         self, tp: TopicPartition = TP, *, known: bool = False, looked_up: bool = False, **options: Any
     ) -> Outbox:
-        written = self.words
         options.setdefault("idempotent", True)
-        box = self.sink.outbox(tp, on_refused=lambda f: written.append(None if f is None else str(f)), **options)
+        box = self.sink.outbox(tp, **options)
         if options["idempotent"]:
             box.begin(ProducerIdentity(7, 0), 0, known=known)
             box.acked_ms = int(time.time() * 1000)
         box.address = BrokerAddress(1, 0)
         box.leader_epoch = 1
         box.looked_up = looked_up
-        box.on_inconsistent = self.inconsistent.append
-        box.on_truncated = lambda records, end: self.truncated.append((records, end))
         return box
 
     def outgoing(self, name: str, count: int) -> OutgoingBatch:
@@ -262,8 +294,6 @@ def test_nothing_is_sent_while_a_quota_throttles_the_connection(monkeypatch: pyt
     async def scenario(scene: Scene) -> None:
         line = Line(scene.sink, 1)
         box = scene.outbox(known=True)
-        throttled: list[str] = []
-        box.on_throttled = lambda by, _for_s: throttled.append(by)
         scene.put(box, "first")
         await turn()
         began_s = time.monotonic()
@@ -273,7 +303,7 @@ def test_nothing_is_sent_while_a_quota_throttles_the_connection(monkeypatch: pyt
         assert len(line.requests) == 1
         await wait_until_async(lambda: len(line.requests) == 2, 10)
         assert time.monotonic() - began_s >= 0.2
-        assert throttled == ["limited by a quota of cluster B"]
+        assert scene.throttled == ["limited by a quota of cluster B"]
 
     play(scenario)
 
@@ -601,8 +631,6 @@ def test_a_lookup_that_stays_rejected_is_abandoned(monkeypatch: pytest.MonkeyPat
 
     async def scenario(scene: Scene) -> None:
         line, box = Line(scene.sink, 1), scene.outbox(known=True, looked_up=True)
-        notes: list[str] = []
-        box.on_uncertain = notes.append
         scene.put(box, "a")
         await turn()
         scene.standing = BrokerFailure.of(29)
@@ -614,7 +642,7 @@ def test_a_lookup_that_stays_rejected_is_abandoned(monkeypatch: pytest.MonkeyPat
         await wait_until_async(lambda: again.requests)
         assert again.requests == [[(0, 1)]]
         assert len(scene.questions) > 1
-        assert [note.partition(":")[0] for note in notes] == ["at least once"]
+        assert [note.partition(":")[0] for note in scene.notes] == ["at least once"]
         assert box.looked_up, "the next doubt is looked up again"
 
     play(scenario)
@@ -627,13 +655,11 @@ def test_a_session_is_not_looked_up_without_end_where_that_is_rejected(monkeypat
 
     async def scenario(scene: Scene) -> None:
         line, box = Line(scene.sink, 1), scene.outbox(looked_up=True)
-        notes: list[str] = []
-        box.on_uncertain = notes.append
         box.verified_epoch, box.leader_epoch = 3, 4
         scene.standing = BrokerFailure.of(29)
         scene.put(box, "a")
         await wait_until_async(lambda: line.requests)
-        assert [note.partition(":")[0] for note in notes] == ["at least once"]
+        assert [note.partition(":")[0] for note in scene.notes] == ["at least once"]
 
     play(scenario)
 
@@ -951,10 +977,10 @@ def test_a_batch_that_the_owner_has_handled_is_not_resent(monkeypatch: pytest.Mo
     async def scenario(scene: Scene) -> None:
         line, box = Line(scene.sink, 1), scene.outbox(known=True)
 
-        def quarantine(_failure: KafkaFailure | None) -> None:
-            box.state, box.paused = OutboxState.QUARANTINING, True
+        def quarantine(outbox: Outbox) -> None:
+            outbox.state, outbox.paused = OutboxState.QUARANTINING, True
 
-        box.on_refused = quarantine
+        scene.rejected = quarantine
         scene.put(box, "a")
         await turn()
         line.answer((TP, TOO_LARGE, -1))

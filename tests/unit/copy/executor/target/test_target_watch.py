@@ -12,6 +12,7 @@ import pytest
 from mm2.copy.executor.background import BackgroundTasks
 from mm2.copy.executor.commit.awake import AwakeCursors
 from mm2.copy.executor.partition_events import PartitionEvents
+from mm2.copy.executor.producing.outbox_events import ProducerLost
 from mm2.copy.executor.producing.produce_outcomes import MAX_SEQUENCE_ERRORS
 from mm2.copy.executor.target.target_watch import TargetWatch
 from mm2.copy.progress.target_progress import TargetProgress
@@ -218,6 +219,7 @@ def test_a_leader_that_rejects_a_producer_for_good_ends_no_other_partition(case:
     """The look-ups agree with the sequences, so the leader's state of the producer is wrong."""
     bench, ended, replaced = Bench(10, target=110, records=10), list[str](), list[object]()
     outbox = bench.outbox
+    outbox.source = TP
     outbox.looked_up, outbox.failures = True, MAX_SEQUENCE_ERRORS + 1
     outbox.acked = 10 if case == "at the position" else 12
     link, source = SimpleNamespace(end=ended.append), SimpleNamespace(remove=lambda _tp: None)
@@ -226,7 +228,7 @@ def test_a_leader_that_rejects_a_producer_for_good_ends_no_other_partition(case:
     )
     events._new_sessions = cast(Any, SimpleNamespace(replace=replaced.append))
     failure = BrokerFailure.of(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
-    events.producer_lost(outbox, failure)
+    events.handle(ProducerLost(outbox, failure))
     assert ended == []
     if case == "at the position":
         assert replaced == [bench.cursor]
@@ -236,5 +238,5 @@ def test_a_leader_that_rejects_a_producer_for_good_ends_no_other_partition(case:
         assert stop.state is PartitionState.INCONSISTENT
         assert "has 12 records of the copy session, of which 10 are before the position" in stop.reason
     outbox.failures = 1
-    events.producer_lost(outbox, failure)
+    events.handle(ProducerLost(outbox, failure))
     assert len(ended) == 1, "another executor may have taken over"
