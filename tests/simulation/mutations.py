@@ -15,12 +15,13 @@ from typing import Any, Final
 
 from mm2.copy.executor.commit.commits import Commits
 from mm2.copy.executor.copier import Copier
+from mm2.copy.executor.fetching.source import Source
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.partition import history
+from mm2.copy.executor.partition.copy_state import CopyState
 from mm2.copy.executor.partition.cursor import Cursor
 from mm2.copy.executor.partition.outbox import MAX_IN_FLIGHT, Outbox
 from mm2.copy.executor.partition.window import Window
-from mm2.copy.executor.partition_events import PartitionEvents
 from mm2.copy.executor.producing.produce_outcomes import ProduceOutcomes
 from mm2.copy.executor.producing.progress_look_ups import ProgressLookUps
 from mm2.copy.executor.sessions import continued_sessions
@@ -258,7 +259,7 @@ def _searched(self: Window, base: int) -> None:
 
 
 def _at_once_after(self: Window, _offset: int, then: Callable[[], None]) -> None:
-    self.on_passed = self.position, then
+    self.next_when_passed = self.position, then
 
 
 def _validated(self: Losses, cursor: Cursor) -> None:
@@ -397,13 +398,13 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "S9",
         "a session continues although the source has changed where a predecessor may have read it",
-        ((Cursor, "shares", lambda *_: False),),
+        ((CopyState, "shares", lambda *_: False),),
         schedule=LATE_AND_RETENTION,
     ),
     Mutation(
         "S9",
         "a predecessor has not read past the high watermark of any later leader",
-        ((PartitionEvents, "epoch_read", lambda _self, cursor: cursor.known_epoch),),
+        ((Source, "epoch_read", lambda self, partition: self._intakes[partition].receiver.known_epoch),),
         schedule=LATE_AND_UNCLEAN,
     ),
     Mutation(

@@ -8,6 +8,7 @@ requests in flight, commit, report the final positions. Nothing is written after
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import time
 from collections import deque
@@ -27,6 +28,7 @@ from mm2.copy.executor.commit.transaction import TaskTransactions
 from mm2.copy.executor.endpoints import Endpoints
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.partition.cursor import Cursor
+from mm2.copy.executor.partition.events import PartitionEvent
 from mm2.copy.executor.partition.fetched_batches import MISSING
 from mm2.copy.executor.partition.outbox import OutboxState
 from mm2.copy.executor.partition_events import PartitionEvents
@@ -68,6 +70,7 @@ class Copier:
         self._reports = Reports(self._link, self._awake)
         self._quarantine: Quarantine | None = None
         self._changer: Changer | None = None
+        self._events: PartitionEvents | None = None
         self._learning: asyncio.Task[None] | None = None
         self._log = structlog.get_logger(__name__)
 
@@ -107,13 +110,10 @@ class Copier:
             await endpoints.open(
                 room=self._has_room,
                 look_up=self._look_up if spec.with_sessions else None,
-                report=self._handle,
+                report=self._handle_outbox,
                 may_send=link.may_write,
             )
             self._source, self._sink = endpoints.source, endpoints.sink
-            self._events = PartitionEvents(
-                link, self._source, self._sink, self._cursors, self._reports.tally, self._awake
-            )
             link.on_message = self._on_message
             if await self._prepared():
                 link.send({"type": "ready"})
@@ -146,7 +146,9 @@ class Copier:
         for part in spec.partitions:
             is_transactional = spec.transactions is not None
             outbox = sink.outbox(part.target, idempotent=True, transactional=is_transactional, source=part.source)
-            cursor = Cursor(part, outbox, self._events, spec.read_committed, self._changer, limit, reencoding)
+            emit = functools.partial(self._handle, part.source)
+            tally = self._reports.tally
+            cursor = Cursor(part, outbox, emit, tally, spec.read_committed, self._changer, limit, reencoding)
             cursor.copy_id = CopyId(spec.group, spec.connector)
             self._cursors[part.source] = cursor
             self._awake.wake(cursor)
@@ -199,7 +201,20 @@ class Copier:
         if spec.dead_letter_topic is not None:
             letters = DeadLetters(sink, spec.dead_letter_topic, spec.flow)
             self._quarantine = Quarantine(letters, source, sink, commits.then, new_sessions.replace)
-        self._events.attach(new_sessions, search, losses, commits, self._quarantine, SizeLimits(tasks, endpoints))
+        self._events = PartitionEvents(
+            link,
+            source,
+            sink,
+            cursors,
+            self._awake,
+            new_sessions,
+            search,
+            losses,
+            commits,
+            fills,
+            self._quarantine,
+            SizeLimits(tasks, endpoints),
+        )
 
     def _begin_transactions(self, cursor: Cursor) -> None:
         self._commits.remember_start(cursor)
@@ -348,8 +363,15 @@ class Copier:
         self._opening.begin(starts)
         self._tasks.spawn(self._watch.run())
 
-    def _handle(self, event: ReportedEvent) -> None:
-        self._events.handle(event)
+    def _handle(self, partition: TopicPartition, event: PartitionEvent) -> None:
+        if self._events is not None:
+            self._events.handle(partition, event)
+        elif (cursor := self._cursors.get(partition)) is not None:
+            self._awake.wake(cursor)  # nothing is read or written yet
+
+    def _handle_outbox(self, event: ReportedEvent) -> None:
+        if self._events is not None:
+            self._events.handle_outbox(event)
 
     async def _look_up(self, questions: Any) -> Any:
         return await self._continued.look_up(questions)

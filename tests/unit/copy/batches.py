@@ -3,14 +3,42 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
 
 from crc32c import crc32c
 
+from mm2.copy.executor.commit.awake import AwakeCursors
 from mm2.copy.executor.partition.cursor import Cursor
-from mm2.copy.executor.partition.outbox import Outbox, OutgoingBatch
-from mm2.copy.executor.partition.window import SourceRange
+from mm2.copy.executor.partition.events import (
+    BatchesQueued,
+    BatchMalformed,
+    CorruptFetched,
+    CountUncertain,
+    GapDue,
+    PartitionEvent,
+    PartitionStopped,
+    PositionUnvalidated,
+    PredecessorPassed,
+    RecordsDeleted,
+    RecordsReplaced,
+    RecordTooLarge,
+    SessionEnds,
+    SizeLimitUnknown,
+    SourceDiverged,
+    SourceRecreated,
+    StateChanged,
+    Unreadable,
+)
+from mm2.copy.executor.partition.outbox import Outbox, OutboxState, OutgoingBatch
+from mm2.copy.executor.partition.window import (
+    BatchMisplaced,
+    RangeAcknowledged,
+    SourceRange,
+    TargetGap,
+    TargetWentBack,
+)
+from mm2.copy.executor.partition_events import PartitionEvents
 from mm2.copy.executor.reports import progress_of
 from mm2.copy.progress.session import Mark
 from mm2.copy.progress.target_progress import FoundBatch
@@ -30,7 +58,9 @@ PRODUCER = ProducerIdentity(1, 0)
 
 
 class Owner:
-    """An owner that records its calls, and responds as the test defines."""
+    """Records the events of a cursor, and acts on them as the test defines."""
+
+    cursor: Cursor
 
     def __init__(self) -> None:
         self.outgoing_batches: list[OutgoingBatch] = []
@@ -44,16 +74,60 @@ class Owner:
         self.size_limit: int | None = None
         self.stops = False
         self.epoch: int | None = None  # of the source's leader
-        self.reads_committed = False  # whether the source is read up to the last stable offset
         self.tally = Tally()
         self.woken = 0
+        self.gap_due: Callable[[int], None] = lambda _version: None
 
-    def wake(self, _cursor: Cursor) -> None:
-        self.woken += 1
-
-    def put(self, outbox: Outbox, outgoing: OutgoingBatch) -> None:
-        outbox.queue.append(outgoing)
-        self.outgoing_batches.append(outgoing)
+    def handle(self, event: PartitionEvent) -> None:
+        cursor = self.cursor
+        match event:
+            case StateChanged():
+                self.woken += 1
+            case BatchesQueued():
+                known = set(self.outgoing_batches)
+                self.outgoing_batches += (outgoing for outgoing in cursor.outbox.queue if outgoing not in known)
+            case GapDue(version):
+                self.gap_due(version)
+            case RangeAcknowledged(entry, last):
+                self.acked(cursor, entry, last)
+            case Unreadable(failure):
+                self.unreadable(cursor, failure)
+            case PartitionStopped():
+                self.stopped(cursor)
+            case SourceRecreated(topic_id):
+                self.source_recreated(cursor, topic_id)
+            case SourceDiverged(epoch, end_offset):
+                self.diverged(cursor, epoch, end_offset)
+            case PositionUnvalidated():
+                self.calls.append(("unvalidated",))
+            case RecordsReplaced(first, records, exact):
+                self.replaced(cursor, first, records, exact=exact)
+            case RecordsDeleted(first, after):
+                self.deleted(cursor, first, after)
+            case PredecessorPassed():
+                self.calls.append(("finished", cursor.offset))
+            case SessionEnds():
+                self.replace_session(cursor)
+            case CountUncertain():
+                self.calls.append(("uncertain", cursor.offset, cursor.predecessor.remaining))
+            case RecordTooLarge(entry, outgoing):
+                self.calls.append(("too large", entry.first, outgoing.count))
+                if self.takes_large:
+                    cursor.outbox.state = OutboxState.QUARANTINING
+            case SizeLimitUnknown():
+                cursor.conditions.size_limit = self.size_limit
+            case BatchMalformed(entry, _, error):
+                self.calls.append(("malformed", entry.first, str(error)))
+            case CorruptFetched(view, error, entry):
+                self.corrupt(cursor, view, error, entry)
+            case BatchMisplaced(entry):
+                self.calls.append(("misplaced", entry.first, entry.target_base))
+            case TargetGap(first, end, own):
+                self.gaps.append((first, end, own))
+                if not self.searches:
+                    cursor.window.leave_unsearched(end)
+            case TargetWentBack(base_offset):
+                self.calls.append(("went back", base_offset))
 
     def acked(self, _cursor: Cursor, entry: SourceRange, last: int) -> None:
         self.acks.append((entry.first, last, entry.target_base, entry.count))
@@ -72,9 +146,6 @@ class Owner:
     def diverged(self, _cursor: Cursor, epoch: int, end_offset: int) -> None:
         self.calls.append(("diverged", epoch, end_offset))
 
-    def unvalidated(self, _cursor: Cursor) -> None:
-        self.calls.append(("unvalidated",))
-
     def replaced(self, cursor: Cursor, first: int, records: int, *, exact: bool) -> None:
         self.calls.append(("replaced", first, records, exact))
         if self.stops:
@@ -87,43 +158,20 @@ class Owner:
         else:
             cursor.add_lost_range(first, after, "retention")
 
-    def finished(self, cursor: Cursor) -> None:
-        self.calls.append(("finished", cursor.offset))
-
     def replace_session(self, cursor: Cursor) -> None:
         self.calls.append(("replace session", cursor.window.position))
 
-    def epoch_read(self, _cursor: Cursor) -> int | None:
-        return self.epoch
-
-    def uncertain(self, cursor: Cursor) -> None:
-        self.calls.append(("uncertain", cursor.offset, cursor.predecessor.remaining))
-
-    def too_large(self, _cursor: Cursor, entry: SourceRange, outgoing: OutgoingBatch) -> bool:
-        self.calls.append(("too large", entry.first, outgoing.count))
-        return self.takes_large
-
-    def find_size_limit(self, cursor: Cursor) -> None:
-        cursor.conditions.size_limit = self.size_limit
-
-    def malformed(self, _cursor: Cursor, entry: SourceRange, _outgoing: OutgoingBatch, error: CorruptBatch) -> bool:
-        self.calls.append(("malformed", entry.first, str(error)))
-        return False
-
-    def corrupt(self, cursor: Cursor, view: BatchView, _error: CorruptBatch, _entry: SourceRange) -> bool:
+    def corrupt(self, cursor: Cursor, view: BatchView, error: CorruptBatch, entry: SourceRange) -> None:
+        del error, entry
         self.calls.append(("corrupt", view.base_offset))
         cursor.suspended = self.takes_corrupt
-        return self.takes_corrupt
 
-    def misplaced(self, _cursor: Cursor, entry: SourceRange) -> None:
-        self.calls.append(("misplaced", entry.first, entry.target_base))
 
-    def target_gap(self, _cursor: Cursor, first: int, end: int, own: int) -> bool:
-        self.gaps.append((first, end, own))
-        return self.searches
-
-    def target_went_back(self, _cursor: Cursor, base_offset: int) -> None:
-        self.calls.append(("went back", base_offset))
+def partition_events(cursors: Mapping[TopicPartition, Cursor], **parts: Any) -> PartitionEvents:
+    """What acts on events, with these parts only."""
+    names = ("link", "source", "sink", "awake", "new_sessions", "search", "losses", "commits", "fills", "quarantine")
+    found = {**dict.fromkeys((*names, "size_limits")), "awake": AwakeCursors(), **parts}
+    return PartitionEvents(cursors=cursors, **cast(Any, found))
 
 
 class Bench:
@@ -131,9 +179,10 @@ class Bench:
 
     def __init__(self, offset: int = 0, *, read_committed: bool = False, **begin: int) -> None:
         self.owner = Owner()
-        self.owner.reads_committed = read_committed
         self.outbox = Outbox(SPEC.target, PRODUCER)
-        self.cursor = Cursor(SPEC, self.outbox, self.owner, read_committed, None)
+        owner = self.owner
+        self.cursor = owner.cursor = Cursor(SPEC, self.outbox, owner.handle, owner.tally, read_committed, None)
+        self.cursor.reads_committed = read_committed
         records = begin.pop("records", 0)
         self.cursor.known_epoch = begin.pop("known_epoch", 0)
         mark = Mark(offset, begin.pop("target", -1), records)
@@ -167,7 +216,7 @@ class Bench:
 
     def take(self, *batches: bytes | bytearray, end: int = 1000, stable: int = 900, **fields: Any) -> None:
         """One answer of the source, only once."""
-        self.cursor.take(fetched(*batches, end=end, stable=stable, **fields))
+        self.cursor.take(fetched(*batches, end=end, stable=stable, **fields), self.owner.epoch)
 
     def fetch_each(self, *batches: bytes | bytearray, **fields: Any) -> None:
         """An answer for each batch: tiny ones that come together are merged."""

@@ -239,7 +239,7 @@ def test_a_record_that_a_predecessor_could_change_is_not_skipped(by_content: boo
     bench.outbox.looked_up = True
     if by_content:
         there = [fingerprint(changed(record)) for record in decode_batch(view_of(batch(0, 3)))]
-        bench.cursor.predecessor.fingerprints = deque(there)
+        bench.cursor.fingerprints = deque(there)
     for _ in range(2):
         bench.fetch(batch(0, 5))
         assert (bench.cursor.offset, bench.cursor.predecessor.remaining) == (1, 2)
@@ -312,7 +312,7 @@ def test_changed_records_are_compared_by_content() -> None:
     bench.fetch(holed(0, 6, [0, 1, 2, 3, 5, 6]))
     assert bench.cursor.suspended, "a hole: counting is not possible"
     there = [Record(b"k%03d" % offset, b"V", (), 1000 + offset, offset) for offset in (1, 2, 5)]
-    bench.cursor.predecessor.fingerprints = deque(fingerprint(record) for record in there)
+    bench.cursor.fingerprints = deque(fingerprint(record) for record in there)
     bench.cursor.predecessor.forget_offsets()
     bench.cursor.suspended = False
     bench.fetch(holed(0, 6, [0, 1, 2, 3, 5, 6]), batch(7, 2))

@@ -23,8 +23,9 @@ from mm2.copy.executor.commit.transaction import TaskTransactions
 from mm2.copy.executor.copier import Copier
 from mm2.copy.executor.fetching.fetch_states import PartitionFetchState
 from mm2.copy.executor.partition.cursor import FormerLog
+from mm2.copy.executor.partition.events import SourceDiverged, SourceRecreated, Unreadable
 from mm2.copy.executor.partition.outbox import Outbox, OutboxState
-from mm2.copy.executor.partition_events import PartitionEvents
+from mm2.copy.executor.partition.window import RangeAcknowledged, WindowEvent
 from mm2.copy.executor.sessions.losses import Losses
 from mm2.copy.progress.ledger import Ledger, entry_record
 from mm2.copy.progress.session import (
@@ -40,7 +41,6 @@ from mm2.copy.progress.session import (
 from mm2.copy.progress.target_progress import FoundBatch
 from mm2.copy.spec import Assignment, TransactionsSpec
 from mm2.copy.states import PartitionState
-from mm2.copy.tally import Tally
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.readers.log import KafkaBasedLog
 from mm2.kafka.records.batch import TRANSACTIONAL
@@ -49,7 +49,7 @@ from mm2.kafka.records.visibility import VisibleBatches
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
 from mm2.kafka.wire.fetch import Fetched
 from tests.support.waiting import wait_until_async
-from tests.unit.copy.batches import TP, Bench, batch
+from tests.unit.copy.batches import TP, Bench, batch, partition_events
 from tests.unit.copy.executor.sessions import test_losses as losses_bench
 from tests.unit.copy.executor.sessions import test_opening as opening_bench
 
@@ -165,10 +165,22 @@ class Scene:
             self._call,
             self.commits.then,
         )
-        nothing: Any = None
-        self.events = PartitionEvents(copier._link, copier._source, nothing, copier._cursors, Tally(), copier._awake)
-        self.events.attach(nothing, nothing, self.losses, self.commits, None, nothing)
-        self.cursor.window.on_acked = functools.partial(self.events.acked, self.cursor)
+        self.events = partition_events(
+            copier._cursors,
+            link=copier._link,
+            source=copier._source,
+            awake=copier._awake,
+            losses=self.losses,
+            commits=self.commits,
+        )
+
+        def acked(event: WindowEvent) -> None:
+            if isinstance(event, RangeAcknowledged):
+                self.events.handle(TP, event)
+            else:
+                self.bench.owner.handle(event)
+
+        self.cursor.window.emit = acked
 
     def resume(self) -> None:
         """Nothing is fetched here."""
@@ -233,7 +245,7 @@ def _finds_the_new_topic(start: Start) -> bool:
 
 def test_a_topic_that_was_created_again_is_copied_where_no_other_partition_has_something_to_commit() -> None:
     scene = Scene()
-    scene.events.source_recreated(scene.cursor, "new")
+    scene.events.handle(TP, SourceRecreated("new"))
     assert (scene.cursor.offset, scene.cursor.suspended) == (0, True)
     scene.commit()
     assert not scene.cursor.suspended
@@ -245,7 +257,7 @@ def test_a_topic_that_was_created_again_is_copied_where_no_other_partition_has_s
 
 def test_a_position_of_the_old_topic_is_not_used_for_the_new_one() -> None:
     scene = Scene()
-    scene.events.source_recreated(scene.cursor, "new")
+    scene.events.handle(TP, SourceRecreated("new"))
     scene.commit(fails=COORDINATOR_ERROR)
     start = scene.successor()
     assert start.position == 100
@@ -259,7 +271,7 @@ def test_a_position_unknown_to_the_ledger_is_not_used_for_the_new_topic() -> Non
     scene = Scene()
     scene.commits._previous[TP] = PreviousCommit(Mark(100, -1, 0), {}, 0, (0, 0, 0), 0)
     scene.positions.entries.clear()
-    scene.events.source_recreated(scene.cursor, "new")
+    scene.events.handle(TP, SourceRecreated("new"))
     scene.commit(fails=COORDINATOR_ERROR)
     assert _finds_the_new_topic(scene.successor())
 
@@ -269,7 +281,7 @@ def test_a_position_unknown_to_the_ledger_is_not_used_for_the_new_topic() -> Non
 def test_records_of_the_new_topic_count_when_they_are_committed(count: int, committed: bool) -> None:
     """Also where the new topic's position is the one that the old topic had."""
     scene = Scene()
-    scene.events.source_recreated(scene.cursor, "new")
+    scene.events.handle(TP, SourceRecreated("new"))
     scene.coordinator.records = 1  # of another partition of this task
     scene.commit()
     scene.copy(300, count)
@@ -281,7 +293,7 @@ def test_records_of_the_new_topic_count_when_they_are_committed(count: int, comm
 
 def test_a_user_may_set_the_position_back_to_that_of_the_old_topic() -> None:
     scene = Scene()
-    scene.events.source_recreated(scene.cursor, "new")
+    scene.events.handle(TP, SourceRecreated("new"))
     scene.commit()
     scene.commits.commit_unmoved()
     scene.positions.committed[TP] = 100
@@ -312,7 +324,7 @@ def test_without_a_position_auto_offset_reset_applies_until_the_first_commit(eve
     scene.commits.start(TP, Start(None))
     scene.cursor.begin(Mark(1000, -1, 0))
     if event == "unreadable":  # as each answer with an error
-        scene.events.unreadable(scene.cursor, LEADER_NOT_AVAILABLE)
+        scene.events.handle(TP, Unreadable(LEADER_NOT_AVAILABLE))
     elif event == "unvalidated":
         scene.commits.remember_source(scene.cursor)
     scene.copy(0, 5)
@@ -326,7 +338,7 @@ def test_without_a_position_auto_offset_reset_applies_until_the_first_commit(eve
 
 def test_a_truncated_log_is_recognized_after_a_crash() -> None:
     scene = Scene()
-    scene.events.diverged(scene.cursor, 2, 50)
+    scene.events.handle(TP, SourceDiverged(2, 50))
     scene.commit(fails=COORDINATOR_ERROR)
     start = scene.successor()
     assert start.entry is not None
@@ -335,7 +347,7 @@ def test_a_truncated_log_is_recognized_after_a_crash() -> None:
 
 def test_a_log_that_was_cut_at_the_committed_position_needs_no_transaction() -> None:
     scene = Scene()
-    scene.events.diverged(scene.cursor, 2, 100)
+    scene.events.handle(TP, SourceDiverged(2, 100))
     assert scene.cursor.suspended
     scene.commit()
     assert (scene.cursor.suspended, scene.coordinator.ended, scene.sent) == (False, [], [])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-from collections import deque
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
@@ -12,10 +11,11 @@ from typing import Any, NamedTuple, cast
 import pytest
 
 from mm2.copy.changes import ChangeDelayed, Changer, Passing
+from mm2.copy.executor.partition.events import BATCHES_QUEUED, GapDue, PartitionEvent
 from mm2.copy.executor.partition.gap_queue import FILLED_AT_ONCE, GapQueue
 from mm2.copy.executor.partition.outbox import Outbox, OutgoingBatch
 from mm2.copy.executor.partition.outgoing_records import CopiedRange
-from mm2.copy.executor.partition.window import SourceRange, runs
+from mm2.copy.executor.partition.window import SourceRange, Window, runs
 from mm2.copy.executor.sessions import preserved_starts
 from mm2.copy.executor.sessions.preserved_starts import PartitionEnds, PreservedStart, Wanted, start_at
 from mm2.copy.markers import FIRST_PRODUCER_ID, SPAN, Marker, is_ours, marker_at, next_generation
@@ -97,6 +97,11 @@ def random_source(chance: random.Random) -> Source:
     return Source(batches, at + chance.randint(0, 3))
 
 
+def queue_of(outbox: Outbox, events: list[PartitionEvent] | None = None) -> GapQueue:
+    found: list[Any] = [] if events is None else events
+    return GapQueue(outbox, Window(TP, found.append), found.append)
+
+
 @dataclass
 class Writer:
     """A micro-batch: the product's queue of batches and gaps, with requests to the model."""
@@ -108,8 +113,7 @@ class Writer:
 
     def __post_init__(self) -> None:
         self.outbox = Outbox(TP, ProducerIdentity(1, 0))
-        self.requested = 0
-        self.queue = GapQueue(self.outbox, self._put, self._request, lambda _gap: None)
+        self.queue = queue_of(self.outbox)
         self.queue.begin(is_clean=not self.late)
         start = len(self.broker.log)
         for one in self.source.batches:
@@ -122,12 +126,6 @@ class Writer:
             start = rest.first + rest.records
         if start < self.source.end:
             self.queue.fill(SourceRange(start, self.source.end))
-
-    def _put(self, outbox: Outbox, one: OutgoingBatch) -> None:
-        outbox.queue.append(one)
-
-    def _request(self) -> None:
-        self.requested += 1
 
     def step(self, most: int, *, lost: bool, applied: bool) -> bool:
         """One request of at most so many markers, or one batch; False when nothing is left.
@@ -433,48 +431,42 @@ def test_only_look_ups_one_after_another_show_that_a_target_ends_after_the_sourc
 
 
 def test_batches_wait_for_the_gaps_before_them() -> None:
-    sent: list[int] = []
-    done: list[tuple[int, int]] = []
+    events: list[PartitionEvent] = []
     outbox = Outbox(TP, ProducerIdentity(1, 0))
-
-    def put(_outbox: Outbox, one: OutgoingBatch) -> None:
-        outbox.queue.append(one)
-        sent.append(one.header.base_offset)
-
-    requests: list[int] = []
-    queue = GapQueue(outbox, put, lambda: requests.append(1), lambda gap: done.append((gap.first, gap.next_offset)))
+    queue = queue_of(outbox, events)
+    gaps = [SourceRange(5, 7), SourceRange(7, 9)]
     queue.send(outgoing(Data(0, 5)))
-    queue.fill(SourceRange(5, 7))
-    queue.fill(SourceRange(7, 9))
+    for gap in gaps:
+        queue.fill(gap)
     queue.send(outgoing(Data(9, 1)))
-    assert sent == [0]
-    assert requests == [], "a batch is in flight"
+    assert [one.header.base_offset for one in outbox.queue] == [0]
+    assert events == [], "a batch is in flight"
     outbox.queue.clear()
     queue.advance()
     assert queue.next_gap == (5, 9)
     assert not queue.is_last
     queue.filled(8)
-    assert (sent, done) == ([0], []), "one of the two gaps is left"
+    assert (len(outbox.queue), [gap.done for gap in gaps]) == (0, [False, False]), "one of the two gaps is left"
     queue.filled(9)
     assert outbox.end_offset == 9, "it is looked up whether the target still has the markers"
-    assert (sent, done) == ([0, 9], [(5, 7), (7, 9)])
-    assert requests == [1]
+    assert [one.header.base_offset for one in outbox.queue] == [9]
+    assert [gap.done for gap in gaps] == [True, True]
+    assert events == [GapDue(0), BATCHES_QUEUED]
 
 
 def test_a_batch_that_is_left_out_becomes_a_gap_before_what_was_queued() -> None:
-    sent: deque[int] = deque()
     outbox = Outbox(TP, ProducerIdentity(1, 0))
-    queue = GapQueue(outbox, lambda _o, one: sent.append(one.header.base_offset), lambda: None, lambda _gap: None)
+    queue = queue_of(outbox)
     outbox.queue.append(outgoing(Data(3, 2)))
     queue.fill_first(SourceRange(0, 3))
     assert queue.next_gap == (0, 3)
     assert not outbox.queue
     queue.filled(3)
-    assert [*sent] == [3]
+    assert [one.header.base_offset for one in outbox.queue] == [3]
 
 
 def test_a_long_gap_is_filled_in_steps() -> None:
-    queue = GapQueue(Outbox(TP, None), lambda _o, _b: None, lambda: None, lambda _gap: None)
+    queue = queue_of(Outbox(TP, None))
     for start in range(0, 5 * FILLED_AT_ONCE, FILLED_AT_ONCE):
         queue.fill(SourceRange(start, start + FILLED_AT_ONCE))
     assert queue.next_gap == (0, FILLED_AT_ONCE)
@@ -485,7 +477,7 @@ def test_a_long_gap_is_filled_in_steps() -> None:
 
 
 def test_a_stop_keeps_only_what_is_being_filled() -> None:
-    queue = GapQueue(Outbox(TP, None), lambda _o, _b: None, lambda: None, lambda _gap: None)
+    queue = queue_of(Outbox(TP, None))
     queue.fill(SourceRange(0, 2))
     queue.send(outgoing(Data(2, 1)))
     assert not queue.is_settled(0)
@@ -510,7 +502,7 @@ class Preserving(Bench):
         super().__init__(offset, target=offset)
         self.end = offset
         window = self.cursor.window
-        self.queue = GapQueue(self.outbox, self.owner.put, lambda: None, window.done)
+        self.queue = GapQueue(self.outbox, window, self.owner.handle)
         self.queue.begin(is_clean=True)
         self.cursor.gaps, window.is_preserved = self.queue, True
 

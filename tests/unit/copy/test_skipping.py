@@ -21,7 +21,7 @@ from tests.unit.copy.batches import Bench, batch, holed, marker, of_epoch, recor
 
 def answered(bench: Bench, there: Iterable[int]) -> None:
     """The copier has looked: these source offsets' records are what is on the target behind the mark."""
-    bench.cursor.predecessor.fingerprints = deque(fingerprint(record(offset)) for offset in there)
+    bench.cursor.fingerprints = deque(fingerprint(record(offset)) for offset in there)
     bench.cursor.predecessor.forget_offsets()
     bench.cursor.suspended = False
 
@@ -290,9 +290,7 @@ def test_a_truncation_after_the_mark_is_compared_and_not_applied() -> None:
 def test_timestamps_that_the_target_does_not_keep_are_not_compared() -> None:
     bench = Bench(0, target=0, skip=2)
     bench.fetch(batch(1, 2))
-    bench.cursor.predecessor.fingerprints = deque(
-        fingerprint(record(o)._replace(timestamp=77), with_time=False) for o in (0, 1)
-    )
+    bench.cursor.fingerprints = deque(fingerprint(record(o)._replace(timestamp=77), with_time=False) for o in (0, 1))
     bench.cursor.predecessor.with_time, bench.cursor.suspended = False, False
     bench.fetch(batch(1, 2))
     assert bench.offsets() == [2]
@@ -310,7 +308,7 @@ def test_the_first_record_that_is_not_found_is_new() -> None:
     bench.ack(4)
     assert (bench.cursor.window.mark, bench.cursor.window.foreign) == (Mark(6, 6, 6), 0)
     assert bench.outgoing_batches[0].at == 4
-    assert bench.cursor.predecessor.fingerprints is None
+    assert bench.cursor.fingerprints is None
 
 
 def test_only_surviving_records_are_skipped() -> None:
@@ -385,8 +383,8 @@ def test_equal_records_are_matched_one_by_one() -> None:
     data = encode_batch(same, base_offset=4)
     bench = Bench(0, target=0, skip=2)
     bench.fetch(data)
-    bench.cursor.predecessor.fingerprints = deque(fingerprint(row) for row in decode_batch(view_of(data)))
-    bench.cursor.predecessor.fingerprints.pop()
+    bench.cursor.fingerprints = deque(fingerprint(row) for row in decode_batch(view_of(data)))
+    bench.cursor.fingerprints.pop()
     bench.cursor.suspended = False
     bench.fetch(data)
     assert [outgoing.count for outgoing in bench.outgoing_batches] == [1]

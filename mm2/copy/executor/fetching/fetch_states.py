@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 from mm2.copy.executor.clusters.brokers import BrokerAddress, Link
-from mm2.kafka.errors import BrokerFailure
+from mm2.copy.executor.partition.cursor import Cursor
 from mm2.kafka.structs import PartitionInfo, TopicInfo, TopicPartition
 from mm2.kafka.wire import fetch
-from mm2.kafka.wire.fetch import Fetched, FetchSession, Position
+from mm2.kafka.wire.fetch import FetchSession, Position
 
 _BLOCKED_WAIT_MS: Final = 20
 #: The broker responds as soon as there are records, so the maximum wait grows by this factor while none arrive.
@@ -18,73 +18,11 @@ _QUIET_WAITS: Final = 4
 _SET_BACK_AFTER_S: Final = 3.0
 
 
-class PartitionReceiver(Protocol):
-    """The receiver of a partition's records."""
-
-    offset: int  # next source offset to fetch
-    leader_epoch: int  # of the last batch read, -1 for none
-    topic_id: str  # of the topic that ``offset`` belongs to, "" while unknown
-    retired: tuple[str, ...]  # ids that topic had before
-
-    @property
-    def partition(self) -> TopicPartition:
-        """The source partition."""
-
-    suspended: bool  # it must not be read
-    passed_over: bool  # nothing of the last response was taken, because the time of this iteration of the loop was over
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing waits."""
-
-    @property
-    def full(self) -> bool:
-        """Whether enough records wait already."""
-
-    @property
-    def stuck(self) -> bool:
-        """Whether it stays full for a while, or permanently."""
-
-    @property
-    def behind(self) -> bool:
-        """Whether it is far from the end: other partitions have priority under a limit."""
-
-    def take(self, fetched: Fetched) -> None:
-        """The partition's part of a response without an error; may be empty. Advances ``offset``."""
-
-    def failed(self, failure: BrokerFailure) -> None:
-        """A broker error of this partition, except those that a metadata refresh resolves."""
-
-    def source_is(self, cluster_id: str) -> None:
-        """The source is the cluster with this id. Called again with each metadata response, before anything else."""
-
-    def source_recreated(self, topic_id: str) -> None:
-        """The topic was deleted and recreated with this id.
-
-        Called repeatedly, and nothing is read, until `topic_id` has this value.
-        """
-
-    def diverged(self, epoch: int, end_offset: int) -> None:
-        """The log was truncated: of the records that were read it has only those before this offset and of this or an
-        older epoch.
-        """
-
-    def unvalidated(self) -> None:
-        """The position has to be validated with OffsetForLeaderEpoch, because the leader does not compare epochs in
-        Fetch (KIP-320).
-
-        Called repeatedly, and nothing is read, until `Source.validated`.
-        """
-
-    def throttled(self, by: str, for_s: float = 0.0) -> None:
-        """A limit or a quota (``by``) currently prevents reading, for so many seconds if that is known."""
-
-
 @dataclass(slots=True, eq=False)
 class PartitionFetchState:
     """A receiver, and the source's state of its partition."""
 
-    receiver: PartitionReceiver
+    receiver: Cursor
     max_bytes: int
     slot: int = 0
     address: BrokerAddress | None = None  # of the leader, or of the replica that is read instead

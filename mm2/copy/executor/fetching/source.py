@@ -1,7 +1,7 @@
 """The reading side: one Fetch after another per source broker; each response is passed to the partitions' receivers.
 
 A source keeps one request in flight per broker and sends the next one before it processes the batches of a response.
-The receiver decides where to read next (`PartitionReceiver.offset`), so nothing is fetched twice and nothing is
+The receiver decides where to read next (`Cursor.offset`), so nothing is fetched twice and nothing is
 skipped. A receiver that is full is left out of the next request.
 
 All methods and callbacks run on the loop's thread; blocking calls run in ``background``.
@@ -20,9 +20,10 @@ from mm2.copy.executor.clusters.brokers import SLOW_RESPONSE_S, WATCH_S, BrokerA
 from mm2.copy.executor.clusters.leaders import agreed_leader, are_complete, newest_leaders, partition_of
 from mm2.copy.executor.clusters.topic_ids import IdCheck
 from mm2.copy.executor.fetching.fetch_selector import FetchLimits, FetchSelector
-from mm2.copy.executor.fetching.fetch_states import PartitionFetchState, PartitionReceiver, SourceBroker
+from mm2.copy.executor.fetching.fetch_states import PartitionFetchState, SourceBroker
 from mm2.copy.executor.fetching.read_replicas import AFTER_ERROR_S, AFTER_LOSS_S, ReadReplicas
 from mm2.copy.executor.fetching.throttle import Throttle
+from mm2.copy.executor.partition.cursor import Cursor
 from mm2.kafka.client.channel import BufferPool
 from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.client.connection import Connection
@@ -89,11 +90,12 @@ class Source(Brokers[SourceBroker]):
         self.on_small_response: Callable[[], None] = lambda: None
         self._watch()
 
-    def add(self, receivers: Iterable[PartitionReceiver]) -> None:
+    def add(self, receivers: Iterable[Cursor]) -> None:
         """Start fetching for these partitions."""
         for receiver in receivers:
             if receiver.partition not in self._intakes:
                 self._topics.expect(receiver.partition.topic, receiver.topic_id, receiver.retired, time.monotonic())
+                receiver.reads_committed = self.reads_committed
                 self._intakes[receiver.partition] = PartitionFetchState(
                     receiver, self._limits.partition_bytes, len(self._intakes)
                 )
@@ -160,7 +162,7 @@ class Source(Brokers[SourceBroker]):
     def remove(self, partition: TopicPartition) -> None:
         """Stop fetching for a partition."""
         fetch_state = self._intakes.pop(partition, None)
-        self._committed.discard(partition)
+        self.isolate(partition, committed=False)
         self._replicas.forget(partition)
         if fetch_state is not None and fetch_state.address is not None:
             self._brokers[fetch_state.address].leave(partition)
@@ -182,10 +184,14 @@ class Source(Brokers[SourceBroker]):
         The isolation level applies to whole requests: the other partitions are read up to the last stable offset
         meanwhile.
         """
+        before = self.reads_committed
         if committed:
             self._committed.add(partition)
         else:
             self._committed.discard(partition)
+        if self.reads_committed is not before:
+            for fetch_state in self._intakes.values():
+                fetch_state.receiver.reads_committed = self.reads_committed
 
     def validated(self, partition: TopicPartition, leader_epoch: int) -> None:
         """The log of the leader of this epoch has all records that were read. Under a newer leader the position is
@@ -330,7 +336,8 @@ class Source(Brokers[SourceBroker]):
                 self._throttle.consume(fetched.topic_partition.topic, len(fetched.records))
             # A follower learns the high watermark later than the leader.
             end = max(fetched.high_watermark, before) if fetch_state.replica >= 0 else fetched.high_watermark
-            _pass_on(fetch_state, fetched._replace(high_watermark=end) if end > fetched.high_watermark else fetched)
+            taken = fetched._replace(high_watermark=end) if end > fetched.high_watermark else fetched
+            _pass_on(fetch_state, taken, self.epoch_read(fetched.topic_partition))
         try:
             if len(frame) <= _SMALL_BYTES:
                 self.on_small_response()
@@ -578,11 +585,11 @@ def _in_turn(broker: SourceBroker, answer: Iterable[Fetched]) -> list[Fetched]:
     return sorted(answer, key=passed_over)
 
 
-def _pass_on(fetch_state: PartitionFetchState, fetched: Fetched) -> None:
+def _pass_on(fetch_state: PartitionFetchState, fetched: Fetched, leader_epoch: int | None) -> None:
     """Pass a partition's part of a response on to its receiver."""
     receiver = fetch_state.receiver
     before = receiver.offset
-    receiver.take(fetched)
+    receiver.take(fetched, leader_epoch)
     if receiver.passed_over:
         fetch_state.passed_over += 1
         return

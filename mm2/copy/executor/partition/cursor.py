@@ -7,30 +7,39 @@ advances in `mm2.copy.executor.partition.window`.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import structlog
 
-from mm2.copy.changes import Changer, TimeSlice
 from mm2.copy.executor.partition import history
-from mm2.copy.executor.partition.conditions import Conditions, TooLargeRecord, now_ms
+from mm2.copy.executor.partition.conditions import TooLargeRecord, now_ms
+from mm2.copy.executor.partition.copy_state import CopyState
+from mm2.copy.executor.partition.events import (
+    BATCHES_QUEUED,
+    STATE_CHANGED,
+    BatchMalformed,
+    PartitionStopped,
+    PositionUnvalidated,
+    RecordTooLarge,
+    SizeLimitUnknown,
+    SourceDiverged,
+    SourceRecreated,
+    Unreadable,
+)
 from mm2.copy.executor.partition.fetched_batches import COMPACTED, FetchedBatches
-from mm2.copy.executor.partition.gap_queue import GapQueue
-from mm2.copy.executor.partition.outbox import Outbox, OutgoingBatch
+from mm2.copy.executor.partition.outbox import Outbox, OutboxState
 from mm2.copy.executor.partition.outgoing import content_error
 from mm2.copy.executor.partition.outgoing_records import OutgoingRecords
 from mm2.copy.executor.partition.predecessor import PredecessorRecords
-from mm2.copy.executor.partition.window import SourceRange, Window
+from mm2.copy.executor.partition.window import SourceRange
 from mm2.copy.progress.segments import RESET
 from mm2.copy.progress.session import (
     LOST_KEPT,
     UNBOUNDED,
     CopyId,
-    EpochStart,
     FormerTopic,
     LedgerEntry,
     Lost,
@@ -38,116 +47,15 @@ from mm2.copy.progress.session import (
     PartitionCondition,
 )
 from mm2.copy.progress.target_progress import FoundBatch
-from mm2.copy.spec import PartitionSpec
-from mm2.copy.states import BEHIND_OFFSETS, PartitionState, brief, healthy_state, state_of
-from mm2.copy.tally import Rate, Summary, Tally
-from mm2.kafka.errors import BatchOverLimit, BrokerFailure, CorruptBatch, KafkaFailure
-from mm2.kafka.records.batch import BatchView
-from mm2.kafka.records.codec import DECOMPRESSION_MAX_BYTES
-from mm2.kafka.structs import TopicPartition
+from mm2.copy.states import PartitionState, brief, healthy_state, state_of
+from mm2.copy.tally import Rate, Summary
+from mm2.kafka.errors import BatchOverLimit, BrokerFailure, KafkaFailure
 from mm2.kafka.wire.fetch import Fetched
 
 log = structlog.get_logger("mm2.copy.executor.cursor")
 
 QUEUE_LIMIT_BYTES: Final = 4 << 20
 QUEUE_LIMIT_S: Final = 1.0
-
-
-class Owner(Protocol):
-    """What a cursor needs from the copier. All calls are on the loop's thread. ``tally`` counts batches."""
-
-    tally: Tally
-
-    @property
-    def reads_committed(self) -> bool:
-        """Whether the source is read up to the last stable offset only, also because of another partition."""
-
-    def wake(self, cursor: Cursor) -> None:
-        """Its state changes, perhaps its offset: it has to be committed and reported, see `Cursor.is_at_rest`."""
-
-    def put(self, outbox: Outbox, outgoing: OutgoingBatch) -> None:
-        """Send a batch."""
-
-    def acked(self, cursor: Cursor, entry: SourceRange, last: int) -> None:
-        """Source offsets ``entry.first``..``last`` are on the target from ``entry.target_base`` on (-1: unknown), in
-        source order.
-        """
-
-    def unreadable(self, cursor: Cursor, failure: BrokerFailure) -> None:
-        """The source rejects reads of the partition."""
-
-    def stopped(self, cursor: Cursor) -> None:
-        """The partition has stopped."""
-
-    def source_recreated(self, cursor: Cursor, topic_id: str) -> None:
-        """The source topic was recreated."""
-
-    def diverged(self, cursor: Cursor, epoch: int, end_offset: int) -> None:
-        """The source log was truncated: only records before this offset, and of this or an older leader epoch, are
-        kept.
-        """
-
-    def unvalidated(self, cursor: Cursor) -> None:
-        """The position has to be validated (KIP-320), then `Source.validated` is called."""
-
-    def replaced(self, cursor: Cursor, first: int, records: int, *, exact: bool) -> None:
-        """So many records of a predecessor are on the target and not on the source, which has others from ``first``
-        on.
-
-        ``exact``: they had the source offsets from ``first`` on. The cursor is stopped if it must not continue.
-        """
-
-    def deleted(self, cursor: Cursor, first: int, after: int) -> None:
-        """Source offsets ``first .. after-1`` were deleted before they were copied. The cursor is stopped if it must
-        not continue.
-        """
-
-    def finished(self, cursor: Cursor) -> None:
-        """The records of a session with other rules have been skipped; `Cursor.suspended` until another session has
-        begun.
-        """
-
-    def replace_session(self, cursor: Cursor) -> None:
-        """The session must not continue at the position, where all before is acknowledged: a predecessor may have sent other
-        records with the sequences that follow (rule S9), or a successor would count other records (R9). `Cursor.suspended` until
-        another session has begun.
-        """
-
-    def epoch_read(self, cursor: Cursor) -> int | None:
-        """Leader epoch of the source's leader that is read (-1: unknown); None while a follower is read."""
-
-    def uncertain(self, cursor: Cursor) -> None:
-        """Counting is not possible: `PredecessorRecords.fingerprints` has to be set, then
-        `Cursor.suspended` cleared."""
-
-    def too_large(self, cursor: Cursor, entry: SourceRange, outgoing: OutgoingBatch) -> bool:
-        """The target never accepts this record; True when it is being written to the dead letter topic, see
-        `Cursor.quarantine`.
-        """
-
-    def find_size_limit(self, cursor: Cursor) -> None:
-        """Set `Conditions.size_limit` for its record that is too large."""
-
-    def malformed(self, cursor: Cursor, entry: SourceRange, outgoing: OutgoingBatch, error: CorruptBatch) -> bool:
-        """The target rejects a batch because of its content; True when it is being written to the dead letter topic,
-        see `Cursor.quarantine`.
-        """
-
-    def corrupt(self, cursor: Cursor, view: BatchView, error: CorruptBatch, entry: SourceRange) -> bool:
-        """A batch is corrupt or over the limit, and the window is about to get this entry for it. True when it is being written to the
-        dead letter topic: `Cursor.suspended` until then, see `Cursor.finish_quarantine`.
-        """
-
-    def target_went_back(self, cursor: Cursor, base_offset: int) -> None:
-        """The target assigned an offset below earlier ones."""
-
-    def misplaced(self, cursor: Cursor, entry: SourceRange) -> None:
-        """Offsets are preserved, and the target has appended a batch at another offset than that of the source."""
-
-    def target_gap(self, cursor: Cursor, first: int, end: int, own: int) -> bool:
-        """The target has records at offsets ``first .. end-1`` that were not acknowledged to this outbox, beside ``own``
-        records that were. True when they are being searched for records of the session: `Window.gap_searched` follows.
-        """
 
 
 class FormerLog(NamedTuple):
@@ -158,32 +66,18 @@ class FormerLog(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Cursor:
-    """A partition's receiver for the source (`PartitionReceiver`) and sender for the sink.
+class Cursor(CopyState):
+    """What the source reads, and what opens, commits and stops a partition.
 
-    While ``suspended`` it is not read, nor while a user has paused it. ``spec`` names the remote topic of the session.
-    ``elsewhere`` is the log of that topic while it has another name than the topic of ``outbox``: the replication policy has
-    changed, and the records of a predecessor's session are skipped. Nothing is sent before the next session.
-    ``limit`` is ``decompression.max.bytes``. ``reencoding`` limits the time for re-encoding batches, shared by all
-    partitions; None: no limit. With ``gaps`` each source offset takes up the same offset on the target.
+    ``elsewhere`` is the log of the remote topic of ``spec`` while it has another name than the topic of ``outbox``: the
+    replication policy has changed, and the records of a predecessor's session are skipped. Nothing is sent before the next
+    session.
     """
 
-    spec: PartitionSpec
-    outbox: Outbox
-    owner: Owner
-    read_committed: bool
-    changes: (
-        Changer | None
-    )  # None: records are copied as they are. Both are other ones while a predecessor's session ends
-    limit: int = DECOMPRESSION_MAX_BYTES
-    reencoding: TimeSlice | None = None
-    offset: int = -1
-    suspended: bool = False
     passed_over: bool = False  # nothing of the last response was taken, for lack of time
-    leader_epoch: int = -1
-    epochs: tuple[EpochStart, ...] = ()  # that were read, see `LedgerEntry.source_epochs`
-    known_epoch: int = -1  # no batch of a higher leader epoch is counted as copied by a predecessor
-    shared_until: int = -1  # see `LedgerEntry.shared_until`
+    reads_committed: bool = (
+        False  # the source is read up to the last stable offset only, also because of another partition
+    )
     topic_id: str = ""
     copy_id: CopyId = CopyId()  # noqa: RUF009  (immutable)
     #: In transactions: producer id of the record before the target offset of the position (-1: unknown).
@@ -193,7 +87,6 @@ class Cursor:
     retired: tuple[str, ...] = ()  # replaced topic ids of both sides
     former: FormerTopic | None = None  # see `LedgerEntry.former`
     elsewhere: FormerLog | None = None
-    high_watermark: int = -1
     last_stable: int = -1
     known_end: int = -1  # last known end offset of the source, also from a predecessor
     lost: list[Lost] = field(default_factory=list)
@@ -205,34 +98,16 @@ class Cursor:
     latencies_ms: Summary = field(default_factory=Summary)  # and when they were acknowledged
     backlog_end: int = 0  # records before it existed before the first copy began
     rate: Rate = field(default_factory=Rate)  # bytes per second that were copied
-    conditions: Conditions = field(default_factory=Conditions)
-    gaps: GapQueue | None = None
-    window: Window = field(init=False)
-    predecessor: PredecessorRecords = field(init=False)
-    partition: TopicPartition = field(init=False)  # of the source
     outgoing: OutgoingRecords = field(init=False)
+    predecessor: PredecessorRecords = field(init=False)
     batches: FetchedBatches = field(init=False)
 
     def __post_init__(self) -> None:
-        self.partition = self.spec.source
-        self.predecessor = PredecessorRecords(
-            self,
-            functools.partial(self.owner.uncertain, self),
-            functools.partial(self.owner.finished, self),
-            functools.partial(self.owner.replaced, self),
-            functools.partial(self.owner.deleted, self),
-        )
-        self.window = Window(
-            self.spec.target,
-            functools.partial(self.owner.acked, self),
-            functools.partial(self.owner.target_went_back, self),
-            functools.partial(self.owner.target_gap, self),
-            functools.partial(self.owner.misplaced, self),
-            hole_reason=COMPACTED,
-        )
-        tally = self.owner.tally
-        self.outgoing = OutgoingRecords(self, functools.partial(self.owner.put, self.outbox), tally)
-        self.batches = FetchedBatches(self, tally)
+        CopyState.__post_init__(self)  # `super()` does not work in a class with slots
+        self.window.hole_reason = COMPACTED
+        self.outgoing = OutgoingRecords(self)
+        self.predecessor = PredecessorRecords(self, self.outgoing)
+        self.batches = FetchedBatches(self, self.outgoing, self.predecessor)
 
     @property
     def full(self) -> bool:
@@ -257,38 +132,13 @@ class Cursor:
         return is_paused or self.outbox.refused or self.outbox.stopped
 
     @property
-    def is_counted(self) -> bool:
-        """Whether it has a copy session, so that a successor counts what was copied."""
-        return self.outbox.looked_up
-
-    @property
-    def behind(self) -> bool:
-        """Far from the end of its source."""
-        return self.high_watermark - self.offset > BEHIND_OFFSETS
-
-    @property
-    def idle(self) -> bool:
-        """Whether everything fetched is on the target or dropped."""
-        return not self.window.entries or self.is_matching
-
-    @property
-    def is_matching(self) -> bool:
-        """Whether the records of a predecessor are being compared by content."""
-        return self.predecessor.fingerprints is not None
-
-    @property
     def is_elsewhere(self) -> bool:
         """Whether the session, which is to end, is in a remote topic of another name."""
         return self.elsewhere is not None
 
     @property
-    def stopped(self) -> bool:
-        """Whether it has stopped in this micro-batch."""
-        return self.conditions.stop is not None
-
-    @property
     def is_at_rest(self) -> bool:
-        """Whether its state does not change before `Owner.wake`: nothing is in flight, and it waits for nothing."""
+        """Whether its state does not change before `StateChanged`: nothing is in flight, and it waits for nothing."""
         is_lasting = self.conditions.stop is not None or self.conditions.paused is not None
         is_waiting = self.high_watermark > self.offset and not is_lasting  # the state may depend on the time
         is_suspended = self.suspended and not (self.window.position < 0 and self.conditions.paused is not None)
@@ -312,12 +162,15 @@ class Cursor:
 
     # -- the source's side -------------------------------------------------------------------------------------------
 
-    def take(self, fetched: Fetched) -> None:
-        """Turn fetched batches into outgoing batches. A corrupt batch stops this partition only."""
-        self.owner.wake(self)
+    def take(self, fetched: Fetched, leader_epoch: int | None = None) -> None:
+        """Turn fetched batches into outgoing batches. A corrupt batch stops this partition only.
+
+        ``leader_epoch`` is that of the leader that is read (-1: unknown); None: a follower is read.
+        """
+        self.emit(STATE_CHANGED)
         self.high_watermark = self.known_end = fetched.high_watermark
         self.last_stable = fetched.last_stable_offset
-        if self.shared_until == UNBOUNDED and self.owner.epoch_read(self) == self.known_epoch:
+        if self.shared_until == UNBOUNDED and leader_epoch == self.known_epoch:
             # The leader is the one that the predecessor has read, whose high watermark only grows.
             self.shared_until = fetched.high_watermark
         self.conditions.read = None
@@ -336,11 +189,13 @@ class Cursor:
         except Exception as error:
             log.exception("partition stopped by an internal error", partition=str(self.partition))
             self.fail(PartitionState.FAILED, f"{self.partition} cannot be read: {type(error).__name__}: {error}")
+        if self.outbox.queue:
+            self.emit(BATCHES_QUEUED)
 
     def failed(self, failure: BrokerFailure) -> None:
         """The source rejects reads of this partition at the moment."""
         self.set_read_error(state_of(failure), str(failure))
-        self.owner.unreadable(self, failure)
+        self.emit(Unreadable(failure))
 
     def source_is(self, cluster_id: str) -> None:
         """The source is the cluster with this id. Positions and sessions are valid only in the one that was read before."""
@@ -353,27 +208,27 @@ class Cursor:
             self.fail(PartitionState.SOURCE_REPLACED, reason, at_source=True)
         elif not known:
             self.copy_id = self.copy_id._replace(cluster=cluster_id)
-            self.owner.wake(self)
+            self.emit(STATE_CHANGED)
 
     def source_recreated(self, topic_id: str) -> None:
         """The topic was recreated."""
-        self.owner.wake(self)
-        self.owner.source_recreated(self, topic_id)
+        self.emit(STATE_CHANGED)
+        self.emit(SourceRecreated(topic_id))
 
     def diverged(self, epoch: int, end_offset: int) -> None:
         """The source log was truncated to this leader epoch and offset (KIP-595, diverging epoch)."""
-        self.owner.wake(self)
+        self.emit(STATE_CHANGED)
         if epoch < self.leader_epoch:
             end_offset, epoch = history.common_end(self.epochs, epoch, end_offset)
         if self.predecessor.remaining and end_offset >= self.offset:
             self.compare(epoch)
         else:
-            self.owner.diverged(self, epoch, end_offset)
+            self.emit(SourceDiverged(epoch, end_offset))
 
     def unvalidated(self) -> None:
         """The log of a new leader has to be compared with what was read, before anything is read from it."""
-        self.owner.wake(self)
-        self.owner.unvalidated(self)
+        self.emit(STATE_CHANGED)
+        self.emit(PositionUnvalidated())
 
     def compare(self, epoch: int = -1) -> None:
         """Records before the mark are still on the source, records that a predecessor copied after it may be not:
@@ -381,21 +236,8 @@ class Cursor:
         """
         self.leader_epoch = epoch
         self.known_epoch = -1
-        if self.predecessor.fingerprints is None:
+        if self.fingerprints is None:
             self.predecessor.compare()
-
-    def shares(self, offset: int) -> bool:
-        """Whether a predecessor may have a request in flight with the record at this source offset, or a later one (rule S9)."""
-        return offset < self.shared_until
-
-    def replace_session(self) -> None:
-        """Read nothing more before another session has begun: the source has changed where a predecessor may have read it, or a
-        record was left out that a successor would count.
-        """
-        self.owner.wake(self)
-        if not self.suspended:
-            self.suspended = True
-            self.when_idle(lambda: self.owner.replace_session(self))
 
     def throttled(self, by: str, for_s: float = 0.0) -> None:
         """A limit or a quota prevents reading or writing for so many seconds."""
@@ -403,46 +245,27 @@ class Cursor:
 
     # -- state changes -------------------------------------------------------------------------------------------
 
-    def set_read_error(self, state: PartitionState, reason: str) -> None:
-        """Reading is blocked at the moment."""
-        self.owner.wake(self)
-        self.conditions.set_read(state, reason, max(self.offset, self.window.position))
-
     def pause(self, reason: str, since_ms: int) -> None:
         """Stop reading. Records that were read are still copied."""
-        self.owner.wake(self)
+        self.emit(STATE_CHANGED)
         offset = max(self.offset, self.window.position)
         self.conditions.paused = PartitionCondition(PartitionState.PAUSED, brief(reason), offset, since_ms)
 
     def resume(self) -> None:
         """Continue reading after a pause."""
-        self.owner.wake(self)
+        self.emit(STATE_CHANGED)
         self.conditions.paused = None
 
     def annotate(self, note: str) -> None:
         """Report a message that stops nothing."""
-        self.owner.wake(self)
+        self.emit(STATE_CHANGED)
         self.conditions.note = brief(note)
-
-    def fail(self, state: PartitionState, reason: str, *, at_source: bool = False) -> None:
-        """Stop this partition; the others continue.
-
-        ``at_source``: the reason is on the source, so records that were read are still copied. A reason on the target
-        that is found meanwhile replaces it.
-        """
-        self.owner.wake(self)
-        conditions = self.conditions
-        if conditions.stop is None or (conditions.is_stopped_at_source and not at_source):
-            conditions.is_stopped_at_source = at_source
-            offset = max(self.offset, self.window.position)
-            conditions.stop = PartitionCondition(state, brief(reason), offset, now_ms())
-            self.owner.stopped(self)
 
     def stop_with(self, condition: PartitionCondition) -> None:
         """Stop this partition for a known reason, before anything is read."""
-        self.owner.wake(self)
+        self.emit(STATE_CHANGED)
         self.conditions.stop = condition
-        self.owner.stopped(self)
+        self.emit(PartitionStopped())
 
     def begin(self, mark: Mark, *, skip: int = 0, there: Sequence[FoundBatch] = (), is_clean: bool = False) -> None:
         """Continue at a mark; ``skip`` records after it are on the target, in the batches ``there`` as far as that is known.
@@ -450,7 +273,7 @@ class Cursor:
 
         If nothing has been copied yet, all current records of the source are a backlog.
         """
-        self.owner.wake(self)
+        self.emit(STATE_CHANGED)
         self.backlog_end = 0 if mark.records or skip else -1
         self.offset = mark.source
         self.epochs = history.before(self.epochs, mark.source)
@@ -475,8 +298,8 @@ class Cursor:
 
     def move(self, offset: int) -> None:
         """Continue at an offset from which the source has other records; not while anything is in flight."""
-        self.owner.wake(self)
-        self.window.on_empty = None
+        self.emit(STATE_CHANGED)
+        self.window.next_when_empty = None
         self.predecessor.conclude()
         self.window.trail.cut(offset)
         self.offset = self.window.position = offset
@@ -503,17 +326,9 @@ class Cursor:
         self.window.trail.restart()
         self.window.foreign = 0
 
-    def when_idle(self, then: Callable[[], None]) -> None:
-        """Call ``then`` once nothing is in flight."""
-        self.window.on_empty = None
-        if self.idle:
-            then()
-        else:
-            self.window.on_empty = then
-
     def jump(self, offset: int, reason: str) -> None:
         """Continue at another source offset; offsets that are left out are counted under ``reason``."""
-        self.owner.wake(self)
+        self.emit(STATE_CHANGED)
         predecessor = self.predecessor
         if offset > self.offset:
             predecessor.has_holes = predecessor.has_holes or predecessor.remaining > 0
@@ -527,7 +342,7 @@ class Cursor:
 
     def add_lost_range(self, first: int, after: int, reason: str) -> None:
         """Record a range that will never be copied."""
-        self.owner.wake(self)
+        self.emit(STATE_CHANGED)
         self.lost.append(Lost(first, after, reason, now_ms()))
 
     def copy_again(self, offset: int) -> None:
@@ -547,12 +362,12 @@ class Cursor:
 
     def set_target_error(self, error: KafkaFailure | None) -> None:
         """The target rejects what this partition needs of it at the moment; None: it does not."""
-        self.owner.wake(self)
+        self.emit(STATE_CHANGED)
         self.outbox.last_error = error
 
     def accepted(self) -> None:
         """The target accepts batches again."""
-        self.owner.wake(self)
+        self.emit(STATE_CHANGED)
         conditions = self.conditions
         conditions.content_error = conditions.too_large = conditions.write = None
 
@@ -564,22 +379,22 @@ class Cursor:
         entry = next((entry for entry in self.window.entries if not entry.done), None)
         state = state_of(failure)
         if outgoing is not None and entry is not None:
-            if state is PartitionState.TOO_LARGE and self.owner.too_large(self, entry, outgoing):
-                return
+            if state is PartitionState.TOO_LARGE:
+                self.emit(RecordTooLarge(entry, outgoing))
+                if self.outbox.state is OutboxState.QUARANTINING:
+                    return
             is_refused = state is PartitionState.REFUSED
             if is_refused or (state is PartitionState.TOO_LARGE and outgoing.count > 1):
                 conditions.content_error = error = content_error(outgoing, self.limit)
                 is_malformed = is_refused and not isinstance(error, BatchOverLimit)
-                if is_malformed and error is not None and self.owner.malformed(self, entry, outgoing, error):
-                    return
+                if is_malformed and error is not None:
+                    self.emit(BatchMalformed(entry, outgoing, error))
+                    if self.outbox.state is OutboxState.QUARANTINING:
+                        return
         if state is PartitionState.TOO_LARGE and outgoing is not None and outgoing.count == 1 and entry is not None:
             conditions.too_large = TooLargeRecord.of(failure, entry.first, len(outgoing.data), self.spec.remote_topic)
-            self.owner.find_size_limit(self)
+            self.emit(SizeLimitUnknown())
         conditions.set_write(failure, self.partition, self.window.position)
-
-    def corrupt(self, view: BatchView, error: CorruptBatch, entry: SourceRange) -> bool:
-        """A batch is corrupt or over the limit; True when it is being written to the dead letter topic."""
-        return self.owner.corrupt(self, view, error, entry)
 
     def finish_quarantine(self, entry: SourceRange) -> bool:
         """A corrupt batch has been written to the dead letter topic. False if the partition has begun elsewhere meanwhile: the
@@ -639,7 +454,7 @@ class Cursor:
         """Its state, and unless it is healthy the reason, the offset and since when."""
         # Checked here and not in `take`: a fetch session's response leaves out unchanged partitions.
         condition = self.current_condition() or self.conditions.waiting(
-            self.offset, self.high_watermark, self.last_stable if self.owner.reads_committed else None
+            self.offset, self.high_watermark, self.last_stable if self.reads_committed else None
         )
         if condition is not None:
             return condition

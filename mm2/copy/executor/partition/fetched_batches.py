@@ -19,25 +19,24 @@ import contextlib
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
-from mm2.copy.changes import ChangeDelayed, Changer, TimeSlice
+from mm2.copy.changes import ChangeDelayed, Changer
 from mm2.copy.executor.partition import history
+from mm2.copy.executor.partition.copy_state import CopyState
+from mm2.copy.executor.partition.events import CorruptFetched
 from mm2.copy.executor.partition.outgoing_records import CopiedRange, OutgoingRecords
 from mm2.copy.executor.partition.predecessor import PredecessorRecords
-from mm2.copy.executor.partition.window import SourceRange, Window
-from mm2.copy.progress.session import EpochStart
+from mm2.copy.executor.partition.window import SourceRange
 from mm2.copy.progress.target_progress import records_at
-from mm2.copy.spec import PartitionSpec
 from mm2.copy.states import PartitionState
-from mm2.copy.tally import PASSTHROUGH, Tally
+from mm2.copy.tally import PASSTHROUGH
 from mm2.kafka.errors import BatchOverLimit, CorruptBatch
 from mm2.kafka.records.batch import BatchHeader, BatchView, check_crc, iter_batches
 from mm2.kafka.records.corruption import CorruptReads
 from mm2.kafka.records.merge import Merged, coalesce
 from mm2.kafka.records.record import Record, decode_batch, rewrite
 from mm2.kafka.records.transactions import AbortedTransactions
-from mm2.kafka.structs import TopicPartition
 from mm2.kafka.wire.fetch import Fetched
 
 QUARANTINED: Final = "quarantined"
@@ -49,62 +48,15 @@ _CORRUPT_PAUSE_S: Final = 0.2
 _MOST_DOUBTS: Final = 5
 
 
-class FetchingReader(Protocol):
-    """What is known of the partition (`Cursor`), and where the next records are expected."""
-
-    partition: TopicPartition
-    spec: PartitionSpec
-    offset: int
-    leader_epoch: int
-    known_epoch: int
-    epochs: tuple[EpochStart, ...]
-    suspended: bool
-    read_committed: bool
-    changes: Changer | None
-    limit: int
-    reencoding: TimeSlice | None
-    window: Window
-    predecessor: PredecessorRecords
-    outgoing: OutgoingRecords
-
-    @property
-    def stopped(self) -> bool:
-        """Whether it has stopped."""
-
-    @property
-    def is_counted(self) -> bool:
-        """Whether a successor counts what was copied."""
-
-    @property
-    def behind(self) -> bool:
-        """Whether it is far from the end of its source."""
-
-    def corrupt(self, view: BatchView, error: CorruptBatch, entry: SourceRange) -> bool:
-        """A batch is corrupt or over the limit; True when it is being written to the dead letter topic."""
-
-    def set_read_error(self, state: PartitionState, reason: str) -> None:
-        """Reading is blocked at the moment."""
-
-    def fail(self, state: PartitionState, reason: str, *, at_source: bool = False) -> None:
-        """Stop this partition."""
-
-    def shares(self, offset: int) -> bool:
-        """Whether a predecessor may have a request in flight with the record at this source offset, or a later one."""
-
-    def replace_session(self) -> None:
-        """Read nothing more before another session has begun: the source has changed there, or a record may be left out
-        before that offset that a successor would count.
-        """
-
-
 @dataclass(slots=True, eq=False)
 class FetchedBatches:
     """``delayed_until_s`` (monotonic): a record cannot be changed before. ``is_doubted``: the last response ended at a batch that is
     fetched again, see `_is_believed`.
     """
 
-    reader: FetchingReader
-    tally: Tally
+    state: CopyState
+    outgoing: OutgoingRecords
+    predecessor: PredecessorRecords
     delayed_until_s: float = 0.0
     is_doubted: bool = False
     _corrupt: CorruptReads = field(default_factory=CorruptReads)
@@ -128,84 +80,83 @@ class FetchedBatches:
             self._failed(error, fetched)
 
     def _batches(self, fetched: Fetched) -> Iterable[BatchView | Merged]:
-        reader = self.reader
-        if reader.predecessor.remaining or reader.changes is not None or reader.outgoing.there is not None:
+        state = self.state
+        if self.predecessor.remaining or state.changes is not None or self.outgoing.there is not None:
             return iter_batches(fetched.records)
         # Merging compressed ones costs more than passing them on, unless there are too many for the connection to the target. Others
         # are merged while they wait for it (`Outbox.merge_waiting`).
         return coalesce(
             fetched.records,
-            reader.offset,
-            compressed=reader.behind,
-            transactional=not (reader.read_committed and fetched.aborted),
-            limit=reader.limit,
+            state.offset,
+            compressed=state.behind,
+            transactional=not (state.read_committed and fetched.aborted),
+            limit=state.limit,
         )
 
     def _is_believed(self, view: BatchView | Merged, fetched: Fetched) -> bool:
         """Whether base offset and leader epoch of a batch, which its CRC does not cover, are those that are expected, or were the same in
         another response. Otherwise it is fetched again: a wrong bit in them would leave out records, or copy them twice.
         """
-        reader, place = self.reader, _place_of(view)
+        state, place = self.state, _place_of(view)
         first, leader_epoch = place
         # Compacted topics have holes everywhere.
-        is_hole = first > reader.offset and reader.window.hole_reason == MISSING
-        is_other_epoch = reader.leader_epoch >= 0 and leader_epoch not in {reader.leader_epoch, -1}
+        is_hole = first > state.offset and state.window.hole_reason == MISSING
+        is_other_epoch = state.leader_epoch >= 0 and leader_epoch not in {state.leader_epoch, -1}
         if not (is_hole or is_other_epoch) or place in self._places:
             return True
-        self._doubts = self._doubts + 1 if self._doubted_at == reader.offset else 1
-        self._doubted_at, self._places = reader.offset, _places(fetched.records)
+        self._doubts = self._doubts + 1 if self._doubted_at == state.offset else 1
+        self._doubted_at, self._places = state.offset, _places(fetched.records)
         self.is_doubted = self._doubts <= _MOST_DOUBTS
         return not self.is_doubted
 
     def _failed(self, error: CorruptBatch, fetched: Fetched) -> None:
-        reader = self.reader
+        state = self.state
         if isinstance(error, BatchOverLimit):
-            reader.fail(PartitionState.OVER_LIMIT, f"{reader.partition}: {error}", at_source=True)
+            state.fail(PartitionState.OVER_LIMIT, f"{state.partition}: {error}", at_source=True)
             return
-        if self._corrupt.add(reader.offset, fetched.records):
-            reader.fail(PartitionState.CORRUPT, f"{reader.partition}: {error}", at_source=True)
+        if self._corrupt.add(state.offset, fetched.records):
+            state.fail(PartitionState.CORRUPT, f"{state.partition}: {error}", at_source=True)
         elif self._corrupt.are_many:
             self.delayed_until_s = time.monotonic() + _CORRUPT_PAUSE_S
-            reader.set_read_error(
-                PartitionState.UNREACHABLE, f"{reader.partition}: {error}; other bytes with each read"
-            )
+            state.set_read_error(PartitionState.UNREACHABLE, f"{state.partition}: {error}; other bytes with each read")
 
     def _take_checked(self, view: BatchView, aborted: AbortedTransactions) -> bool:
         """Take a batch; False when later batches have to wait."""
-        reader = self.reader
-        before = reader.offset
+        state = self.state
+        before = state.offset
         try:
             self._take_batch(view, aborted)
         except CorruptBatch as error:
             header = view.header
             is_known = isinstance(error, BatchOverLimit) or self._corrupt.is_known(before, view.data)
-            if reader.predecessor.is_counted and is_known:
-                reader.predecessor.compare()  # a predecessor may have read it intact, so counting is not possible
+            if self.predecessor.is_counted and is_known:
+                self.predecessor.compare()  # a predecessor may have read it intact, so counting is not possible
                 return False
             if header is None or not is_known:
                 raise
             # Not done yet: the position may pass it only after it has been written to the dead letter topic.
             entry = SourceRange(before, max(header.last_offset + 1, before), reason=QUARANTINED)
-            if not reader.corrupt(view, error, entry):
+            state.emit(CorruptFetched(view, error, entry))
+            if not state.suspended:
                 raise
-            reader.window.append(entry)
-            reader.offset = entry.next_offset
-        return not (reader.suspended or reader.stopped or self._is_cut)
+            state.window.append(entry)
+            state.offset = entry.next_offset
+        return not (state.suspended or state.stopped or self._is_cut)
 
     def _take_merged(self, merged: Merged) -> bool:
         """Take tiny batches; False when later ones have to wait."""
-        reader = self.reader
+        state = self.state
         if self._is_changed(merged.first, merged.after, merged.leader_epoch, is_dense=True):
-            reader.replace_session()
+            state.replace_session()
             return False
-        if merged.first > reader.offset:
-            reader.outgoing.drop(reader.offset, merged.first, reader.window.hole_reason)
-        reader.leader_epoch = merged.leader_epoch
+        if merged.first > state.offset:
+            self.outgoing.drop(state.offset, merged.first, state.window.hole_reason)
+        state.leader_epoch = merged.leader_epoch
         self._know(merged.leader_epoch)
-        reader.epochs = history.read(reader.epochs, merged.leader_epoch, merged.first)
-        self.tally.count("merged", merged.batches)
-        reader.outgoing.send(memoryview(merged.data), merged.header, merged.first, merged.after, is_merged=True)
-        reader.offset = merged.after
+        state.epochs = history.read(state.epochs, merged.leader_epoch, merged.first)
+        self.state.tally.count("merged", merged.batches)
+        self.outgoing.send(memoryview(merged.data), merged.header, merged.first, merged.after, is_merged=True)
+        state.offset = merged.after
         return True
 
     def _is_changed(self, first: int, after: int, leader_epoch: int, *, is_dense: bool) -> bool:
@@ -213,162 +164,162 @@ class FetchedBatches:
 
         What it has read of this leader epoch or an older one is the same, unless compaction or retention has removed records.
         """
-        reader = self.reader
+        state = self.state
         # Where offsets are preserved, what is on the target has no sequences any more.
-        begin = reader.outgoing.after_copied(reader.offset)
-        if after <= begin or reader.predecessor.remaining or not reader.shares(begin):
+        begin = self.outgoing.after_copied(state.offset)
+        if after <= begin or self.predecessor.remaining or not state.shares(begin):
             return False
-        return first > begin or not is_dense or leader_epoch > reader.known_epoch
+        return first > begin or not is_dense or leader_epoch > state.known_epoch
 
     def _know(self, leader_epoch: int) -> None:
         """A batch of this leader epoch was read; a predecessor may have read those that follow, up to a later epoch."""
-        reader = self.reader
-        if leader_epoch > reader.known_epoch or not reader.shares(reader.offset):
-            reader.known_epoch = leader_epoch
+        state = self.state
+        if leader_epoch > state.known_epoch or not state.shares(state.offset):
+            state.known_epoch = leader_epoch
 
     def _take_batch(self, view: BatchView, aborted: AbortedTransactions) -> None:
-        reader = self.reader
-        header, predecessor = view.header, reader.predecessor
+        state = self.state
+        header, predecessor = view.header, self.predecessor
         if header is None:
             self._take_legacy(view)
             return
         hidden = aborted.covers(view)
         check_crc(header, view.data)  # first, because it includes the last offset
-        if header.last_offset < reader.offset:
+        if header.last_offset < state.offset:
             return  # a fetch starts at the batch that contains the offset, which may have been handled
-        is_newer = header.leader_epoch > reader.known_epoch
-        if header.base_offset > reader.offset or is_newer:
+        is_newer = header.leader_epoch > state.known_epoch
+        if header.base_offset > state.offset or is_newer:
             predecessor.has_holes = predecessor.has_holes or (
-                predecessor.remaining > 0 and header.base_offset > reader.offset
+                predecessor.remaining > 0 and header.base_offset > state.offset
             )
             if predecessor.is_counted:
                 predecessor.compare()
                 return
         after = header.last_offset + 1
         if self._is_changed(header.base_offset, after, header.leader_epoch, is_dense=header.is_dense):
-            reader.replace_session()
+            state.replace_session()
             return
-        if header.base_offset > reader.offset:
-            reader.outgoing.drop(reader.offset, header.base_offset, reader.window.hole_reason)
-            reader.offset = header.base_offset
-        reader.leader_epoch = header.leader_epoch
-        reader.epochs = history.read(reader.epochs, header.leader_epoch, reader.offset)
-        if not predecessor.remaining and reader.outgoing.there is None:
+        if header.base_offset > state.offset:
+            self.outgoing.drop(state.offset, header.base_offset, state.window.hole_reason)
+            state.offset = header.base_offset
+        state.leader_epoch = header.leader_epoch
+        state.epochs = history.read(state.epochs, header.leader_epoch, state.offset)
+        if not predecessor.remaining and self.outgoing.there is None:
             self._know(header.leader_epoch)
         if header.is_control:
-            reader.outgoing.drop(reader.offset, after, "control")
-        elif hidden and reader.read_committed:
-            reader.outgoing.drop(reader.offset, after, "aborted")
-        elif reader.changes is not None:
-            self._change(reader.changes, view, after, header.codec)
+            self.outgoing.drop(state.offset, after, "control")
+        elif hidden and state.read_committed:
+            self.outgoing.drop(state.offset, after, "aborted")
+        elif state.changes is not None:
+            self._change(state.changes, view, after, header.codec)
             return
-        elif reader.outgoing.there is not None:
-            self._read_past(view, after, reader.outgoing.there)
-            if reader.stopped:
+        elif self.outgoing.there is not None:
+            self._read_past(view, after, self.outgoing.there)
+            if state.stopped:
                 return
         elif predecessor.remaining:
             self._skip(view, after)
-            if reader.suspended or reader.stopped:
+            if state.suspended or state.stopped:
                 return
         elif self._is_whole(header):
-            paths = self.tally.paths
+            paths = self.state.tally.paths
             paths[PASSTHROUGH] = paths.get(PASSTHROUGH, 0) + 1
-            reader.outgoing.send(view.data, header, reader.offset, after)
+            self.outgoing.send(view.data, header, state.offset, after)
         else:
-            self._reencode(view, reader.offset, after)
-        reader.offset = after
+            self._reencode(view, state.offset, after)
+        state.offset = after
 
     def _take_legacy(self, view: BatchView) -> None:
-        reader = self.reader
-        rewritten = rewrite(view, keep=lambda offset: offset >= reader.offset, limit=reader.limit)
-        self._is_cut = reader.reencoding is not None and reader.reencoding.is_over
+        state = self.state
+        rewritten = rewrite(view, keep=lambda offset: offset >= state.offset, limit=state.limit)
+        self._is_cut = state.reencoding is not None and state.reencoding.is_over
         if rewritten is None:
             return
         after = rewritten.offsets[-1] + 1
-        if self._is_changed(reader.offset, after, -1, is_dense=False):  # it has no leader epoch
-            reader.replace_session()
+        if self._is_changed(state.offset, after, -1, is_dense=False):  # it has no leader epoch
+            state.replace_session()
             return
-        if reader.changes is not None:
-            self._change(reader.changes, view, after, view.legacy_codec)
+        if state.changes is not None:
+            self._change(state.changes, view, after, view.legacy_codec)
             return
-        if reader.outgoing.there is not None:
-            self._read_past(view, after, reader.outgoing.there)
-            if reader.stopped:
+        if self.outgoing.there is not None:
+            self._read_past(view, after, self.outgoing.there)
+            if state.stopped:
                 return
-        elif reader.predecessor.remaining:
+        elif self.predecessor.remaining:
             self._skip(view, after)
-            if reader.suspended or reader.stopped:
+            if state.suspended or state.stopped:
                 return
         else:
-            self.tally.count("old_format")
-            reader.outgoing.send_rewritten(rewritten, reader.offset, after)
-        reader.offset = after
+            self.state.tally.count("old_format")
+            self.outgoing.send_rewritten(rewritten, state.offset, after)
+        state.offset = after
 
     def _change(self, changes: Changer, view: BatchView, after: int, codec: int) -> None:
         """Change the records of a batch that ends before source offset ``after``, and send those that are left."""
-        reader = self.reader
-        there = reader.outgoing.there
+        state = self.state
+        there = self.outgoing.there
         # What a predecessor has copied, it could change.
-        is_new = not reader.predecessor.remaining and (there is None or reader.offset >= there.end)
-        changed = changes.change(reader.spec, view, reader.offset, after, may_pass=is_new, is_counted=reader.is_counted)
+        is_new = not self.predecessor.remaining and (there is None or state.offset >= there.end)
+        changed = changes.change(state.spec, view, state.offset, after, may_pass=is_new, is_counted=state.is_counted)
         self._is_cut = changed.is_last
-        if reader.predecessor.remaining:
-            fresh = reader.predecessor.skip(view, changed.after, changed)
-            if reader.suspended or reader.stopped:
+        if self.predecessor.remaining:
+            fresh = self.predecessor.skip(view, changed.after, changed)
+            if state.suspended or state.stopped:
                 return
-            reader.offset = fresh
-        elif there is not None and reader.offset < min(there.end, changed.after):
+            state.offset = fresh
+        elif there is not None and state.offset < min(there.end, changed.after):
             end = min(there.end, changed.after)
             offsets = [record.offset for record in changed.records]
             if self._has_marker_at(offsets, there) or self._is_replaced(view, changed.records, there):
                 return
-            reader.outgoing.add_copied(offsets, reader.offset, end, changed)
-            reader.offset = end
+            self.outgoing.add_copied(offsets, state.offset, end, changed)
+            state.offset = end
         header = view.header
-        records = [record for record in changed.records if record.offset >= reader.offset]
+        records = [record for record in changed.records if record.offset >= state.offset]
         if records and changed.is_unchanged and header is not None and self._is_whole(header):
-            self.tally.count(PASSTHROUGH)
-            reader.outgoing.send(view.data, header, reader.offset, after)
+            self.state.tally.count(PASSTHROUGH)
+            self.outgoing.send(view.data, header, state.offset, after)
         elif records:
-            self.tally.count("transformed")
-            reader.outgoing.send_changed(records, reader.offset, changed, codec)
-        elif reader.offset < changed.after:
-            reader.outgoing.drop_holes(reader.offset, changed.after, changed)
-        reader.offset = changed.after
+            self.state.tally.count("transformed")
+            self.outgoing.send_changed(records, state.offset, changed, codec)
+        elif state.offset < changed.after:
+            self.outgoing.drop_holes(state.offset, changed.after, changed)
+        state.offset = changed.after
         if not changed.is_repeatable:
-            reader.replace_session()
+            state.replace_session()
         if isinstance(changed.failure, ChangeDelayed):
             self.delayed_until_s = time.monotonic() + changed.failure.after_s
             # Not FAILED, which fails the task with partition.error=fail: it may succeed later.
-            reader.set_read_error(PartitionState.UNREACHABLE, str(changed.failure))
+            state.set_read_error(PartitionState.UNREACHABLE, str(changed.failure))
         elif changed.failure is not None:
-            reader.fail(PartitionState.FAILED, str(changed.failure), at_source=True)
+            state.fail(PartitionState.FAILED, str(changed.failure), at_source=True)
 
     def _is_replaced(self, view: BatchView, records: Iterable[Record], there: CopiedRange) -> bool:
         """Whether the target has other records than these, which are read where a predecessor has copied. Then the
         partition stops.
         """
-        reader, header = self.reader, view.header
+        state, header = self.state, view.header
         if there.content is None or (header is not None and header.leader_epoch <= there.known_epoch):
             return False
-        own = records_at(record for record in records if reader.offset <= record.offset < there.end)
+        own = records_at(record for record in records if state.offset <= record.offset < there.end)
         offset = own.differs(there.content)
         if offset is not None:
-            reader.fail(
+            state.fail(
                 PartitionState.DIVERGED,
-                f"{reader.spec.target} has another record at offset {offset} than {reader.partition}, which lost what was copied "
+                f"{state.spec.target} has another record at offset {offset} than {state.partition}, which lost what was copied "
                 "before the last crash; delete the remote topic and reset the position to copy it again",
             )
         return offset is not None
 
     def _has_marker_at(self, offsets: Iterable[int], there: CopiedRange) -> bool:
         """Whether the target has a marker at one of these offsets, which have records now. Then the partition stops."""
-        reader = self.reader
+        state = self.state
         for offset in offsets:
-            if offset >= reader.offset and there.has_marker_at(offset):
-                reader.fail(
+            if offset >= state.offset and there.has_marker_at(offset):
+                state.fail(
                     PartitionState.DIVERGED,
-                    f"{reader.spec.target} has no record at offset {offset}, where {reader.partition} has one that was not there "
+                    f"{state.spec.target} has no record at offset {offset}, where {state.partition} has one that was not there "
                     "before the last crash; delete the remote topic and reset the position to copy it again",
                 )
                 return True
@@ -376,39 +327,39 @@ class FetchedBatches:
 
     def _is_whole(self, header: BatchHeader) -> bool:
         """Whether a batch can be passed on as it is, and nothing of it was read before."""
-        reader = self.reader
-        return header.is_plain and header.base_offset == reader.offset
+        state = self.state
+        return header.is_plain and header.base_offset == state.offset
 
     def _skip(self, view: BatchView, after: int) -> None:
         """Skip the records of a batch that a predecessor has copied, and send the others."""
-        reader = self.reader
-        fresh = reader.predecessor.skip(view, after)
-        if fresh < after and not (reader.suspended or reader.stopped):
-            reader.offset = fresh
+        state = self.state
+        fresh = self.predecessor.skip(view, after)
+        if fresh < after and not (state.suspended or state.stopped):
+            state.offset = fresh
             self._reencode(view, fresh, after)
 
     def _reencode(self, view: BatchView, start: int, after: int) -> None:
-        reader = self.reader
-        rewritten = rewrite(view, keep=lambda offset: offset >= start, limit=reader.limit)
-        self._is_cut = reader.reencoding is not None and reader.reencoding.is_over
+        state = self.state
+        rewritten = rewrite(view, keep=lambda offset: offset >= start, limit=state.limit)
+        self._is_cut = state.reencoding is not None and state.reencoding.is_over
         if rewritten is None:
-            reader.outgoing.drop(reader.offset, after, reader.window.hole_reason)
+            self.outgoing.drop(state.offset, after, state.window.hole_reason)
             return
-        self.tally.count(_reencode_reason(view, start))
-        reader.outgoing.send_rewritten(rewritten, reader.offset, after)
+        self.state.tally.count(_reencode_reason(view, start))
+        self.outgoing.send_rewritten(rewritten, state.offset, after)
 
     def _read_past(self, view: BatchView, after: int, there: CopiedRange) -> None:
         """Pass over the records of a batch that are on the target, and send the others."""
-        reader = self.reader
-        offsets = [record.offset for record in decode_batch(view, reader.limit)]
+        state = self.state
+        offsets = [record.offset for record in decode_batch(view, state.limit)]
         end = min(there.end, after)
-        if reader.offset < end:
+        if state.offset < end:
             if self._has_marker_at(offsets, there):
                 return
-            reader.outgoing.add_copied(offsets, reader.offset, end, None)
-            reader.offset = end
-        if reader.offset < after:
-            self._reencode(view, reader.offset, after)
+            self.outgoing.add_copied(offsets, state.offset, end, None)
+            state.offset = end
+        if state.offset < after:
+            self._reencode(view, state.offset, after)
 
 
 def _reencode_reason(view: BatchView, start: int) -> str:

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from mm2.copy.executor.partition.events import BATCHES_QUEUED, GapDue, PartitionEvent
 from mm2.copy.executor.partition.outbox import Outbox, OutgoingBatch
-from mm2.copy.executor.partition.window import SourceRange
+from mm2.copy.executor.partition.window import SourceRange, Window
 
 #: Offsets that are filled before the position advances, and the partition's other work continues.
 FILLED_AT_ONCE: Final = 50_000
@@ -23,8 +24,7 @@ FILLED_AT_ONCE: Final = 50_000
 class GapQueue:
     """Batches and gaps of one partition, in source order.
 
-    ``put`` sends a batch. ``request`` asks for the first gaps to be filled, once nothing is in flight; `filled` follows.
-    ``done`` marks a gap as done in the partition's window.
+    `GapDue` asks for the first gaps to be filled, once nothing is in flight; `filled` follows.
 
     If ``is_known``, the log end offset of the target follows from what was acknowledged: ``reached``, or a later one.
     ``generation`` is that of the partition's markers, -1 before the first ones. ``is_fenced``: it excludes all that may still be
@@ -34,9 +34,8 @@ class GapQueue:
     """
 
     outbox: Outbox
-    put: Callable[[Outbox, OutgoingBatch], None]
-    request: Callable[[], None]
-    done: Callable[[SourceRange], None]
+    window: Window
+    emit: Callable[[PartitionEvent], None]
     reached: int = -1
     generation: int = -1
     is_fenced: bool = False
@@ -55,11 +54,8 @@ class GapQueue:
         self.is_known, self.is_clean, self.is_fenced, self.reached = False, is_clean, is_clean, -1
 
     def send(self, outgoing: OutgoingBatch) -> None:
-        """Send a batch, after the gaps before it."""
-        if self.waiting:
-            self.waiting.append(outgoing)
-        else:
-            self.put(self.outbox, outgoing)
+        """Queue a batch in the outbox, after the gaps before it."""
+        (self.waiting or self.outbox.queue).append(outgoing)
 
     def fill(self, gap: SourceRange) -> None:
         """Fill the target offsets of a range without records, after the batches before it."""
@@ -75,15 +71,15 @@ class GapQueue:
 
     def advance(self) -> None:
         """Send what does not have to wait any more, and have the next gap filled when all before it is acknowledged."""
-        while self.waiting and not self.is_filling:
-            first = self.waiting[0]
-            if isinstance(first, SourceRange):
-                if self.outbox.idle:
-                    self.is_filling = True
-                    self.request()
-                return
+        before = len(self.outbox.queue)
+        while self.waiting and not self.is_filling and not isinstance(first := self.waiting[0], SourceRange):
             self.waiting.popleft()
-            self.put(self.outbox, first)
+            self.outbox.queue.append(first)
+        if len(self.outbox.queue) > before:
+            self.emit(BATCHES_QUEUED)
+        if self.waiting and not self.is_filling and self.outbox.idle:
+            self.is_filling = True
+            self.emit(GapDue(self.version))
 
     @property
     def next_gap(self) -> tuple[int, int]:
@@ -120,7 +116,7 @@ class GapQueue:
             if not isinstance(gap, SourceRange) or gap.next_offset > after:
                 break
             self.waiting.popleft()
-            self.done(gap)
+            self.window.done(gap)
         self.advance()
         return True
 

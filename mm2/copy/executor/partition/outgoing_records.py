@@ -7,17 +7,16 @@ of records, and the offsets between them are filled.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from mm2.copy.changes import ChangedBatch, DroppedRange, dropped_in
-from mm2.copy.executor.partition.gap_queue import FILLED_AT_ONCE, GapQueue
-from mm2.copy.executor.partition.outbox import OutgoingBatch
+from mm2.copy.executor.partition.copy_state import CopyState
+from mm2.copy.executor.partition.gap_queue import FILLED_AT_ONCE
 from mm2.copy.executor.partition.outgoing import outgoing_batch
-from mm2.copy.executor.partition.window import SourceRange, Window, runs
+from mm2.copy.executor.partition.window import SourceRange, runs
 from mm2.copy.progress.target_progress import RecordsAt
-from mm2.copy.tally import Tally
 from mm2.kafka.records.batch import BatchHeader, BatchView, read_header
 from mm2.kafka.records.record import Record, Rewritten, decode_batch, encode_batch
 
@@ -42,27 +41,13 @@ class CopiedRange(NamedTuple):
         return at >= 0 and offset < self.markers[at][1]
 
 
-class SendingPartition(Protocol):
-    """What is known of the partition (`Cursor`)."""
-
-    window: Window
-    gaps: GapQueue | None
-    limit: int  # decompression.max.bytes
-
-    @property
-    def is_matching(self) -> bool:
-        """Whether the records of a predecessor are being compared by content."""
-
-
 @dataclass(slots=True, eq=False)
 class OutgoingRecords:
-    """``put`` sends a batch where offsets are not preserved. ``there`` is what a predecessor has put on the target, which is
+    """``there`` is what a predecessor has put on the target, which is
     read again for the reasons of its gaps. ``is_live``: latencies of what is sent are counted.
     """
 
-    partition: SendingPartition
-    put: Callable[[OutgoingBatch], None]
-    tally: Tally
+    state: CopyState
     there: CopiedRange | None = None
     is_live: bool = False
 
@@ -82,14 +67,15 @@ class OutgoingRecords:
         is_merged: bool = False,
     ) -> None:
         """Send a batch with the records of source offsets ``first .. after-1``: all of them, or only ``offsets``."""
-        window, gaps, limit = self.partition.window, self.partition.gaps, self.partition.limit
+        state = self.state
+        window, gaps = state.window, state.gaps
         newest_ms = header.max_timestamp if self.is_live else -1
         entry = SourceRange(first, after, len(data), header.records_count, offsets, newest_ms=newest_ms)
         entry.dropped = tuple(dropped)
         window.append(entry)
-        outgoing = outgoing_batch(data, header, entry, window, self.tally, limit, is_merged=is_merged)
+        outgoing = outgoing_batch(data, header, entry, window, state.tally, state.limit, is_merged=is_merged)
         if gaps is None:
-            self.put(outgoing)
+            state.outbox.queue.append(outgoing)
         else:
             gaps.send(outgoing)
 
@@ -98,9 +84,9 @@ class OutgoingRecords:
         data = memoryview(rewritten.data)
         offsets = rewritten.offsets
         is_dense = len(offsets) == after - first
-        if self.partition.gaps is not None and not is_dense:
+        if self.state.gaps is not None and not is_dense:
             header = read_header(rewritten.data)
-            records = decode_batch(BatchView(header, header.base_offset, 2, data), self.partition.limit)
+            records = decode_batch(BatchView(header, header.base_offset, 2, data), self.state.limit)
             records = [record._replace(offset=offset) for record, offset in zip(records, offsets, strict=True)]
             self._send_runs(records, first, after, header.codec, None)
             return
@@ -108,7 +94,7 @@ class OutgoingRecords:
 
     def send_changed(self, records: list[Record], first: int, changed: ChangedBatch, codec: int) -> None:
         """Send the records that are left of a changed batch, from source offset ``first`` on."""
-        if self.partition.gaps is not None:
+        if self.state.gaps is not None:
             self._send_runs(records, first, changed.after, codec, changed)
             return
         data, offsets = encode_batch(records, codec=codec), [record.offset for record in records]
@@ -120,12 +106,12 @@ class OutgoingRecords:
         """Fill offsets before the first one that is copied. They are not counted."""
         for start in range(first, after, FILLED_AT_ONCE):
             entry = SourceRange(start, min(after, start + FILLED_AT_ONCE), already_copied=True)
-            self.partition.window.append(entry)
+            self.state.window.append(entry)
             self.leave_out(entry)
 
     def add_copied(self, offsets: list[int], first: int, end: int, changed: ChangedBatch | None) -> None:
         """The records at these offsets in ``first .. end-1`` are on the target, and so is what the others are filled with."""
-        window = self.partition.window
+        window = self.state.window
         own = [offset for offset in offsets if first <= offset < end]
         for start, count in runs(own):
             self.drop_holes(first, start, changed)
@@ -140,7 +126,7 @@ class OutgoingRecords:
         """Source offsets ``first .. after-1`` have no record for the target, each for its own reason."""
         dropped = () if changed is None else changed.dropped
         if first < after:
-            for start, end, reason in dropped_in(dropped, first, after, self.partition.window.hole_reason):
+            for start, end, reason in dropped_in(dropped, first, after, self.state.window.hole_reason):
                 self.drop(start, end, reason)
 
     def drop(self, first: int, after: int, reason: str) -> None:
@@ -150,28 +136,28 @@ class OutgoingRecords:
             self.drop(first, end, reason)
             self.drop(end, after, reason)
             return
-        if self.partition.gaps is not None and after - first > FILLED_AT_ONCE:
+        if self.state.gaps is not None and after - first > FILLED_AT_ONCE:
             for start in range(first, after, FILLED_AT_ONCE):
                 self.drop(start, min(after, start + FILLED_AT_ONCE), reason)
             return
         entry = SourceRange(first, after, reason=reason)
-        self.partition.window.append(entry)
+        self.state.window.append(entry)
         self.drop_entry(entry)
 
     def drop_entry(self, entry: SourceRange) -> None:
         """The source offsets of an entry of the window have no record for the target."""
         # While records are being matched, the number of records in this range is known only when the next one is found. With a
         # position after it and a count before it, a successor would skip as many new records.
-        if not self.partition.is_matching:
+        if not self.state.is_matching:
             self.leave_out(entry)
             self._end_of_copied()
 
     def leave_out(self, entry: SourceRange) -> None:
         """Nothing of this range is to be written, unless its offsets have to be taken up on the target."""
-        gaps = self.partition.gaps
+        gaps = self.state.gaps
         is_there = self.there is not None and entry.next_offset <= self.there.end
         if gaps is None or is_there:
-            self.partition.window.done(entry)
+            self.state.window.done(entry)
         else:
             gaps.fill(entry)
 
@@ -189,7 +175,7 @@ class OutgoingRecords:
 
     def _end_of_copied(self) -> None:
         """Once all is read that a predecessor has copied, its number of records counts: the source may have fewer now."""
-        window = self.partition.window
+        window = self.state.window
         if self.there is not None and window.position >= self.there.end:
             window.records = self.there.records
             self.there = None

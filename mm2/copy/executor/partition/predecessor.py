@@ -9,58 +9,31 @@ records that were copied (KIP-101).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from mm2.copy.changes import ChangedBatch
+from mm2.copy.executor.partition.copy_state import CopyState
+from mm2.copy.executor.partition.events import CountUncertain, PredecessorPassed, RecordsDeleted, RecordsReplaced
 from mm2.copy.executor.partition.outgoing_records import OutgoingRecords
-from mm2.copy.executor.partition.window import SourceRange, Window
+from mm2.copy.executor.partition.window import SourceRange
 from mm2.copy.progress.target_progress import FoundBatch, fingerprint
 from mm2.kafka.records.batch import BatchView
 from mm2.kafka.records.record import decode_batch
-
-
-class SkippingReader(Protocol):
-    """What is known of the source (`Cursor`)."""
-
-    window: Window
-    outgoing: OutgoingRecords
-    offset: int  # next source offset to fetch
-    suspended: bool  # it must not be read
-    known_epoch: int  # of the newest batch that the predecessor is known to have read
-    limit: int  # decompression.max.bytes
-
-    @property
-    def stopped(self) -> bool:
-        """Whether it has stopped in this micro-batch."""
-
-
-class ReplacedRecords(Protocol):
-    """Called with the first source offset that has other records, and the number of records that were replaced."""
-
-    def __call__(self, first: int, records: int, *, exact: bool) -> None:
-        """``exact``: they had the source offsets from ``first`` on."""
 
 
 @dataclass(slots=True, eq=False)
 class PredecessorRecords:
     """``remaining`` records are still to be skipped. On the target they end at ``target_end`` (-1: unknown).
 
-    ``fingerprints`` of them are set while they are compared by content. The session is ``finishing`` with the last of them where
-    that may be necessary, where it has other rules, or where transactions follow. ``on_uncertain`` asks for them, ``on_finished``
-    reports the last record of a session that is to end, ``on_replaced`` and ``on_deleted(first, after)`` what is no
-    longer on the source.
+    `CopyState.fingerprints` of them are set while they are compared by content. The session is ``finishing`` with the last of them where
+    that may be necessary, where it has other rules, or where transactions follow.
     """
 
-    reader: SkippingReader
-    on_uncertain: Callable[[], None]
-    on_finished: Callable[[], None]
-    on_replaced: ReplacedRecords
-    on_deleted: Callable[[int, int], None]
+    state: CopyState
+    outgoing: OutgoingRecords
     remaining: int = 0
     target_end: int = -1
-    fingerprints: deque[int] | None = None
     with_time: bool = True  # the fingerprints contain timestamps
     finishing: bool = False  # the session ends with its last record
     has_holes: bool = False  # the source has holes where the records were
@@ -70,7 +43,7 @@ class PredecessorRecords:
 
     def begin(self, first: int, count: int, batches: Sequence[FoundBatch]) -> None:
         """Skip so many records, from this number of the session on; ``batches`` contain them on the target."""
-        self._next, self.remaining, self.fingerprints = first, count, None
+        self._next, self.remaining, self.state.fingerprints = first, count, None
         self._batches = deque(batches)
         self.target_end = batches[-1].offset + batches[-1].records if batches else -1
         self.has_holes = False
@@ -88,12 +61,12 @@ class PredecessorRecords:
     @property
     def is_counted(self) -> bool:
         """Whether there are records to be skipped, by their number alone."""
-        return self.remaining > 0 and self.fingerprints is None
+        return self.remaining > 0 and self.state.fingerprints is None
 
     def compare(self) -> None:
         """Counting is not possible: records have to be compared by content."""
-        self.reader.suspended = True
-        self.on_uncertain()
+        self.state.suspended = True
+        self.state.emit(CountUncertain())
 
     def skip(self, view: BatchView, after: int, changed: ChangedBatch | None = None) -> int:
         """Skip records of a batch that ends before source offset ``after``; returns the offset from which on its records
@@ -101,18 +74,18 @@ class PredecessorRecords:
 
         Nothing must be copied when the cursor is suspended or stopped afterwards.
         """
-        if self.fingerprints is not None:
+        if self.state.fingerprints is not None:
             return self._skip_matching(view, after, changed)
-        reader, header = self.reader, view.header
+        state, header = self.state, view.header
         if header is None or not header.is_dense:
             self.has_holes = self.has_holes or header is not None
             self.compare()
-            return reader.offset
+            return state.offset
         if changed is not None:
             return self._skip_changed(changed)
-        count = min(self.remaining, after - reader.offset)
-        fresh = reader.offset + count
-        self._add(reader.offset, fresh, count)
+        count = min(self.remaining, after - state.offset)
+        fresh = state.offset + count
+        self._add(state.offset, fresh, count)
         self._finish(fresh)
         return fresh
 
@@ -120,30 +93,30 @@ class PredecessorRecords:
         """Skip as many changed records as a predecessor has copied. What was dropped after the last of them is evaluated
         again.
         """
-        reader, first = self.reader, self.reader.offset
+        first = self.state.offset
         offsets = [record.offset for record in changed.records[: self.remaining]]
         there = offsets[-1] + 1 if offsets else first
         if offsets:
             self._add(first, there, len(offsets), offsets, changed)
         if self.remaining and there < changed.after:
-            reader.outgoing.drop_holes(there, changed.after, changed)
+            self.outgoing.drop_holes(there, changed.after, changed)
             return changed.after
         self._finish(there)
         return there
 
     def drop_deleted(self, first: int, after: int, reason: str) -> None:
         """The source has deleted these offsets, and some of their records may be on the target."""
-        self.reader.outgoing.drop(first, after, reason)
-        if self.fingerprints is not None:
-            self._deleted.append(self.reader.window.entries[-1])
+        self.outgoing.drop(first, after, reason)
+        if self.state.fingerprints is not None:
+            self._deleted.append(self.state.window.entries[-1])
 
     def conclude(self) -> None:
         """The rest of the records will not be found on the source any more."""
-        window = self.reader.window
+        window = self.state.window
         if self.remaining:
             window.target = -1
         window.records += self.remaining
-        self.remaining, self.fingerprints = 0, None
+        self.remaining, self.state.fingerprints = 0, None
         self._batches.clear()
         self._deleted.clear()
         window.drop_done()
@@ -153,16 +126,16 @@ class PredecessorRecords:
         """Once all are skipped, the target offset is the one after the last that the look-up has found."""
         if self.remaining:
             return
-        if self.reader.window.target < 0:
-            self.reader.window.target = self.target_end
+        if self.state.window.target < 0:
+            self.state.window.target = self.target_end
         self.target_end = -1
 
     def _skip_matching(self, view: BatchView, after: int, changed: ChangedBatch | None) -> int:
         """Find each record among the target's records, in order, until one is new."""
-        reader, match = self.reader, self.fingerprints
-        first = fresh = reader.offset
+        state, match = self.state, self.state.fingerprints
+        first = fresh = state.offset
         offsets = []
-        for record in decode_batch(view, reader.limit) if changed is None else changed.records:
+        for record in decode_batch(view, state.limit) if changed is None else changed.records:
             if record.offset < first or match is None:
                 continue
             try:
@@ -175,8 +148,8 @@ class PredecessorRecords:
             offsets.append(record.offset)
             # Records were copied in order, so deleted records before it were copied, too.
             self._settle_deleted(record.offset)
-            reader.window.drop_done()
-            reader.window.records += index  # on the target, and no longer on the source
+            state.window.drop_done()
+            state.window.records += index  # on the target, and no longer on the source
             self.remaining -= index
             if not match:
                 match = None
@@ -185,13 +158,13 @@ class PredecessorRecords:
             self._add(first, there, len(offsets), offsets, changed)
         if match is not None:
             if there < after:
-                reader.outgoing.drop_holes(there, after, changed)
+                self.outgoing.drop_holes(there, after, changed)
             return after
         self._end_matching(view, fresh, is_changed=changed is not None)
-        if reader.stopped:
+        if state.stopped:
             return there
         if there < fresh:
-            reader.outgoing.drop_holes(there, fresh, changed)
+            self.outgoing.drop_holes(there, fresh, changed)
             there = fresh
         self._finish(there)
         return there
@@ -200,23 +173,23 @@ class PredecessorRecords:
         """The source has a new record at ``fresh``: those that were not found are no longer there. Where records are
         changed, some may have been dropped, so their number does not show their offsets.
         """
-        reader, header = self.reader, view.header
+        state, header = self.state, view.header
         if self._deleted:
             # The remaining records were copied from the deleted range, unless there were holes before it.
             first = self._deleted[0].first
             is_known = not is_changed and not any(
-                entry.reason == reader.window.hole_reason for entry in reader.window.entries
+                entry.reason == state.window.hole_reason for entry in state.window.entries
             )
             self._settle_deleted(first + self.remaining if is_known else first)
-        elif self.remaining and header is not None and header.leader_epoch > reader.known_epoch:
-            self.on_replaced(fresh, self.remaining, exact=not (self.has_holes or is_changed))
-        if not reader.stopped:
+        elif self.remaining and header is not None and header.leader_epoch > state.known_epoch:
+            state.emit(RecordsReplaced(fresh, self.remaining, exact=not (self.has_holes or is_changed)))
+        if not state.stopped:
             self.conclude()
 
     def _settle_deleted(self, copied_to: int) -> None:
         """Of the deleted source offsets a predecessor had copied those before this offset; the rest is lost."""
         deleted, self._deleted = self._deleted, []
-        entries = self.reader.window.entries
+        entries = self.state.window.entries
         for entry in deleted:
             after = entry.next_offset
             entry.already_copied = entry.first < copied_to
@@ -226,7 +199,7 @@ class PredecessorRecords:
             if entry.already_copied:
                 entry.next_offset = first
                 entries.insert(entries.index(entry) + 1, SourceRange(first, after, reason=entry.reason))
-            self.on_deleted(first, after)
+            self.state.emit(RecordsDeleted(first, after))
 
     def _add(
         self,
@@ -237,7 +210,7 @@ class PredecessorRecords:
         changed: ChangedBatch | None = None,
     ) -> None:
         """So many records are on the target already."""
-        window = self.reader.window
+        window = self.state.window
         entry = SourceRange(first, after, 0, count, offsets)
         entry.dropped = () if changed is None else tuple(changed.dropped)
         window.append(entry)
@@ -280,6 +253,6 @@ class PredecessorRecords:
         """A session that is to end ends before this offset."""
         self._restore_target()
         if self.finishing and not self.remaining:
-            self.reader.offset = after
-            self.reader.suspended = True
-            self.on_finished()
+            self.state.offset = after
+            self.state.suspended = True
+            self.state.emit(PredecessorPassed())

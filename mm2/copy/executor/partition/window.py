@@ -66,6 +66,42 @@ def runs(offsets: Iterable[int]) -> Iterator[tuple[int, int]]:
         yield start, after - start
 
 
+@dataclass(frozen=True, slots=True)
+class RangeAcknowledged:
+    """Source offsets ``entry.first .. last`` are on the target from ``entry.target_base`` on (-1: unknown), in source order."""
+
+    entry: SourceRange
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class TargetGap:
+    """The target has records at offsets ``first .. end-1`` that were not acknowledged to this partition, beside ``own`` records that
+    were. The position waits for `Window.gap_searched`, or `Window.leave_unsearched`.
+    """
+
+    first: int
+    end: int
+    own: int
+
+
+@dataclass(frozen=True, slots=True)
+class TargetWentBack:
+    """The target assigned an offset below earlier ones."""
+
+    base_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMisplaced:
+    """Offsets are preserved, and the target has appended a batch at another offset. The position does not pass it."""
+
+    entry: SourceRange
+
+
+WindowEvent = RangeAcknowledged | TargetGap | TargetWentBack | BatchMisplaced
+
+
 @dataclass(slots=True, eq=False)
 class Window:
     """The position of a partition, and the source offsets after it that have been read.
@@ -73,27 +109,20 @@ class Window:
     ``records`` of the session are on the target and acknowledged, ``copied`` of them by this micro-batch. ``position`` is
     the source offset after them, ``target`` the target offset, -1 while unknown.
 
-    ``on_acked(entry, last)``: source offsets ``entry.first .. last`` are on the target. ``on_target_went_back(base)``:
-    the target assigned an offset below earlier ones. ``search_gap(first, end, own)`` starts a search (see
-    `cursor.Owner.target_gap`); False when none is needed.
-
     With ``is_preserved`` each source offset takes up the same offset on the target, and there is one batch for each run of
-    records. ``on_misplaced(entry)``: the target has appended a batch at another offset. The position does not pass it.
+    records.
     """
 
     remote: TopicPartition
-    on_acked: Callable[[SourceRange, int], None]
-    on_target_went_back: Callable[[int], None]
-    search_gap: Callable[[int, int, int], bool]
-    on_misplaced: Callable[[SourceRange], None] = lambda _entry: None
+    emit: Callable[[WindowEvent], None]
     position: int = -1
     target: int = -1
     records: int = 0
     entries: deque[SourceRange] = field(default_factory=deque)
     waiting_bytes: int = 0  # of batches in flight
-    on_empty: Callable[[], None] | None = None  # called once when everything is done
-    # Called once when the position reaches this source offset, unless everything is done then and ``on_empty`` is called.
-    on_passed: tuple[int, Callable[[], None]] | None = None
+    next_when_empty: Callable[[], None] | None = None  # called once when everything is done
+    # Called once when the position reaches this source offset, unless everything is done then and ``next_when_empty`` is called.
+    next_when_passed: tuple[int, Callable[[], None]] | None = None
     trail: Trail = field(default_factory=Trail)
     hole_reason: str = ""  # of source offsets without a record
     is_preserved: bool = False
@@ -122,7 +151,7 @@ class Window:
         self.position, self.target, self.records = mark.source, mark.target, mark.records
         self._searching_to = self._searched_to = -1
         self.entries.clear()
-        self.on_empty = self.on_passed = None  # they are for another position
+        self.next_when_empty = self.next_when_passed = None  # they are for another position
         self.waiting_bytes = 0
 
     # -- entries -------------------------------------------------------------------------------------------------------
@@ -191,8 +220,8 @@ class Window:
         self._advance()
 
     def when_passed(self, offset: int, then: Callable[[], None]) -> None:
-        """Call ``then`` once the position has reached a source offset, unless `on_empty` is called at the same time."""
-        self.on_passed = offset, then
+        """Call ``then`` once the position has reached a source offset, unless `next_when_empty` is called at the same time."""
+        self.next_when_passed = offset, then
         self._advance()
 
     def pass_others(self) -> bool:
@@ -228,11 +257,15 @@ class Window:
             self._searched_to = end
             self._advance()
 
+    def leave_unsearched(self, end: int) -> None:
+        """There is no session, so the gap before this target offset has no records of it."""
+        self._searching_to, self._searched_to = -1, end
+
     def _advance(self) -> None:
         while self.entries and self.entries[0].done and not self.is_searching:
             entry = self.entries[0]
             if self.is_preserved and entry.count and entry.target_base not in {-1, entry.next_offset - entry.count}:
-                self.on_misplaced(entry)
+                self.emit(BatchMisplaced(entry))
                 return
             unexplained = self._unexplained(entry)
             # Offsets of records that a predecessor copied come from a look-up, which has read this part of the log (rule L3).
@@ -241,12 +274,12 @@ class Window:
                 continue
             self.entries.popleft()
             self._pass(entry, unexplained)
-        if not self.entries and self.on_empty is not None:
+        if not self.entries and self.next_when_empty is not None:
             # Both end a session or move the position, or write the ledger entry, and once is enough.
-            then, self.on_empty, self.on_passed = self.on_empty, None, None
+            then, self.next_when_empty, self.next_when_passed = self.next_when_empty, None, None
             then()
-        if self.on_passed is not None and self.position >= self.on_passed[0]:
-            (_, then), self.on_passed = self.on_passed, None
+        if self.next_when_passed is not None and self.position >= self.next_when_passed[0]:
+            (_, then), self.next_when_passed = self.next_when_passed, None
             then()
 
     def _unexplained(self, entry: SourceRange) -> int:
@@ -272,8 +305,7 @@ class Window:
         end = max(one.target_base for one in done)
         own = sum(one.count for one in done if one.target_base < end)
         self._searching_to = end
-        if not self.search_gap(self.target, end, own):
-            self._searching_to, self._searched_to = -1, end
+        self.emit(TargetGap(self.target, end, own))
 
     def _pass(self, entry: SourceRange, unexplained: int) -> None:
         """The oldest entry is done: advance, and extend the trail."""
@@ -312,7 +344,7 @@ class Window:
         if at < entry.next_offset:
             self._miss(entry, at, entry.next_offset, self.hole_reason)
         self.position = entry.next_offset
-        self.on_acked(entry, last)
+        self.emit(RangeAcknowledged(entry, last))
 
     def _miss(self, entry: SourceRange, first: int, after: int, hole_reason: str) -> None:
         """Source offsets of an entry have no record on the target; holes are not counted without a reason."""
@@ -322,7 +354,7 @@ class Window:
 
     def _report(self, base: int, unexplained: int) -> None:
         if unexplained < 0:
-            self.on_target_went_back(base)
+            self.emit(TargetWentBack(base))
         elif unexplained > 0:
             if not self.foreign:
                 log.warning(

@@ -54,7 +54,7 @@ class TargetSearch:
     # -- by content ------------------------------------------------------------------------------------------------------
 
     def match(self, cursor: Cursor) -> None:
-        """Find out by content which records of a partition are on the target (`Owner.uncertain`).
+        """Find out by content which records of a partition are on the target (`CountUncertain`).
 
         The predecessor may have sent others with the sequences that follow, so the session ends after them (rule S9).
         """
@@ -117,18 +117,18 @@ class TargetSearch:
             partition=str(cursor.partition),
             records=cursor.predecessor.remaining,
         )
-        cursor.predecessor.fingerprints = deque(prints.values[-cursor.predecessor.remaining :])
+        cursor.fingerprints = deque(prints.values[-cursor.predecessor.remaining :])
         cursor.predecessor.with_time = prints.with_time
-        if len(cursor.predecessor.fingerprints) < cursor.predecessor.remaining:
+        if len(cursor.fingerprints) < cursor.predecessor.remaining:
             # They are in the count, but those left on the source count as new.
             note = f"at least once: {cursor.spec.target} was compacted while copying was stopped"
             cursor.annotate(note)
             self._log.warning(note)
-            cursor.window.records += cursor.predecessor.remaining - len(cursor.predecessor.fingerprints)
-            cursor.predecessor.remaining = len(cursor.predecessor.fingerprints)
+            cursor.window.records += cursor.predecessor.remaining - len(cursor.fingerprints)
+            cursor.predecessor.remaining = len(cursor.fingerprints)
             cursor.window.target = -1
         cursor.predecessor.forget_offsets()
-        if not cursor.predecessor.fingerprints:
+        if not cursor.fingerprints:
             cursor.predecessor.conclude()
         cursor.set_target_error(None)
         if cursor.predecessor.finishing and not cursor.predecessor.remaining:

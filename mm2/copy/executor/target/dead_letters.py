@@ -96,7 +96,7 @@ class Quarantine:
         """Why the dead letter topic cannot be written at the moment."""
         return self._letters.outbox.last_error
 
-    def corrupt(self, cursor: Cursor, view: BatchView, error: CorruptBatch, entry: SourceRange) -> bool:
+    def corrupt(self, cursor: Cursor, view: BatchView, error: CorruptBatch, entry: SourceRange) -> None:
         """Write a corrupt batch of the source, or one over the limit. The window is about to get this entry for it."""
         self._log.error(
             "unreadable batch written to the dead letter topic", partition=str(cursor.partition), error=str(error)
@@ -118,26 +118,25 @@ class Quarantine:
             str(error),
             self._when_written(cursor, written),
         )
-        return True
 
-    def too_large(self, cursor: Cursor, entry: SourceRange, outgoing: OutgoingBatch) -> bool:
+    def too_large(self, cursor: Cursor, entry: SourceRange, outgoing: OutgoingBatch) -> None:
         """Write a record that the target never accepts."""
         header = outgoing.header
         if outgoing.count != 1:
-            return False
+            return
         try:
             records = decode_batch(BatchView(header, header.base_offset, 2, outgoing.data), cursor.limit)
         except BatchOverLimit:
-            return False
+            return
         except CorruptBatch as error:
-            return self.malformed(cursor, entry, outgoing, error)
+            self.malformed(cursor, entry, outgoing, error)
+            return
         reason = f"{cursor.spec.target} does not accept a record of {len(outgoing.data)} bytes"
         self._log.error("record written to the dead letter topic", partition=str(cursor.partition), reason=reason)
         offset = next(entry.runs())[0]
         self._letters.record(cursor.partition, offset, records[0], reason, self._set_aside(cursor, entry, outgoing))
-        return True
 
-    def malformed(self, cursor: Cursor, entry: SourceRange, outgoing: OutgoingBatch, error: CorruptBatch) -> bool:
+    def malformed(self, cursor: Cursor, entry: SourceRange, outgoing: OutgoingBatch, error: CorruptBatch) -> None:
         """Write a batch that the target rejects because of its content."""
         self._log.error(
             "malformed batch written to the dead letter topic", partition=str(cursor.partition), error=str(error)
@@ -145,7 +144,6 @@ class Quarantine:
         raw = memoryview(unpatched(outgoing.data, outgoing.header))
         written = self._set_aside(cursor, entry, outgoing)
         self._letters.batch(cursor.partition, entry.first, entry.next_offset - 1, raw, str(error), written)
-        return True
 
     def _set_aside(self, cursor: Cursor, entry: SourceRange, outgoing: OutgoingBatch) -> Callable[[], None]:
         """Block the partition until its rejected batch is in the dead letter topic. The returned function ends that."""

@@ -87,11 +87,7 @@ class GapFills:
 
     def attach(self, cursor: Cursor) -> None:
         """Fill the gaps of a cursor; its `GapQueue` is set."""
-
-        def request() -> None:
-            self._continue(cursor, _queue(cursor).version)
-
-        cursor.gaps = GapQueue(cursor.outbox, cursor.owner.put, request, cursor.window.done)
+        cursor.gaps = GapQueue(cursor.outbox, cursor.window, cursor.emit)
         cursor.window.is_preserved = cursor.outbox.is_preserved = True
 
     async def settle(self, cursor: Cursor) -> bool:
@@ -108,7 +104,7 @@ class GapFills:
             await self._link.pause(_REFUSED_RETRY_S if failure.is_final else _RETRY_S)
         return False
 
-    def _continue(self, cursor: Cursor, version: int) -> None:
+    def fill(self, cursor: Cursor, version: int) -> None:
         """Take the next step for the gaps of a cursor, unless it has started elsewhere meanwhile.
 
         One step at a time: two requests for the same offsets would both be accepted in part.
@@ -130,7 +126,7 @@ class GapFills:
 
         def later(version: int) -> None:
             self._end_step(cursor, version)
-            self._continue(cursor, version)
+            self.fill(cursor, version)
 
         self._loop.call_later(delay_s, later, _queue(cursor).version)
 
@@ -143,10 +139,10 @@ class GapFills:
         queue = _queue(cursor)
         before = max(queue.reached, queue.next_gap[0])
         if queue.is_clean and after > before:
-            cursor.owner.tally.fill(TRANSACTIONS if self._has_no_right else MARKERS, after - before)
+            cursor.tally.fill(TRANSACTIONS if self._has_no_right else MARKERS, after - before)
         self._end_step(cursor, queue.version)
         if not queue.filled(after):
-            self._continue(cursor, queue.version)
+            self.fill(cursor, queue.version)
 
     # -- markers -----------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Iterable
 from types import SimpleNamespace
@@ -19,15 +20,15 @@ from mm2.copy.executor.commit.positions import Commit
 from mm2.copy.executor.copier import ROOM_BYTES, Copier
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.partition.conditions import Conditions
-from mm2.copy.executor.partition_events import PartitionEvents
+from mm2.copy.executor.partition.cursor import Cursor
+from mm2.copy.executor.partition.events import STATE_CHANGED
 from mm2.copy.executor.reports import progress_of
 from mm2.copy.progress.session import Lease, LedgerEntry, Mark, PartitionCondition, Seen, Session, Start
 from mm2.copy.spec import Assignment
 from mm2.copy.states import PartitionState
-from mm2.copy.tally import Tally
 from mm2.kafka.errors import BrokerFailure
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
-from tests.unit.copy.batches import Bench, batch
+from tests.unit.copy.batches import TP, Bench, batch, partition_events
 
 ASSIGNMENT = Assignment("b", "localhost", 1, "00")
 
@@ -336,17 +337,18 @@ def test_only_a_deleted_or_permanently_rejecting_ledger_is_abandoned(code: int, 
     assert commits.has_ledger is waits
 
 
-def events_of(removed: list[TopicPartition]) -> PartitionEvents:
+def handle_events(cursor: Cursor, removed: list[TopicPartition]) -> None:
     """``removed``: partitions that are no longer read."""
-    source: Any = SimpleNamespace(remove=removed.append, unsettle=lambda _: None)
-    return PartitionEvents(DriverLink(ASSIGNMENT, 0, 8), source, cast(Any, None), {}, Tally(), AwakeCursors())
+    source = SimpleNamespace(remove=removed.append, unsettle=lambda _: None)
+    events = partition_events({cursor.partition: cursor}, source=source)
+    cursor.emit = functools.partial(events.handle, cursor.partition)
 
 
 @pytest.mark.parametrize(("at_source", "stopped"), [(True, False), (False, True)])
 def test_read_batches_are_still_sent_after_an_error_of_the_source_only(at_source: bool, stopped: bool) -> None:
     removed: list[TopicPartition] = []
     bench = Bench()
-    bench.cursor.owner = events_of(removed)
+    handle_events(bench.cursor, removed)
     bench.cursor.fail(PartitionState.LOST_RANGE, "deleted", at_source=at_source)
     assert (bench.outbox.stopped, removed) == (stopped, [bench.cursor.partition])
     bench.cursor.fail(PartitionState.INCONSISTENT, "contradiction")
@@ -356,15 +358,16 @@ def test_read_batches_are_still_sent_after_an_error_of_the_source_only(at_source
 def test_a_micro_batch_that_ends_before_it_is_ready_reports_its_partitions() -> None:
     own = Copier(ASSIGNMENT, 0)
     bench = Bench()
-    source: Any = SimpleNamespace(reads_committed=True, unsettle=lambda _: None)
-    bench.cursor.owner = PartitionEvents(own._link, source, cast(Any, None), own._cursors, Tally(), AwakeCursors())
+    own._cursors[TP] = bench.cursor
+    own._handle(TP, STATE_CHANGED)
+    assert [*own._awake.unreported] == [bench.cursor]
     assert progress_of(bench.cursor).state == PartitionState.RUNNING
 
 
 def test_unsent_batches_of_a_stopped_partition_do_not_keep_others_from_being_read() -> None:
     own = Copier(ASSIGNMENT, 0)
     bench = Bench()
-    bench.cursor.owner = events_of([])
+    handle_events(bench.cursor, [])
     own._awake.wake(bench.cursor)
     bench.cursor.window.waiting_bytes = ROOM_BYTES
     assert not own._has_room()

@@ -12,20 +12,19 @@ import pytest
 from mm2.copy.executor.commit.awake import AwakeCursors
 from mm2.copy.executor.commit.commits import Commits, state_of
 from mm2.copy.executor.commit.positions import PendingRecords, Positions
-from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.partition.cursor import Cursor
+from mm2.copy.executor.partition.events import PartitionEvent
 from mm2.copy.executor.partition.outbox import Outbox, OutgoingBatch
-from mm2.copy.executor.partition_events import PartitionEvents
 from mm2.copy.executor.producing.outbox_events import ResendUncertain
 from mm2.copy.executor.reports import Reports, progress_key
 from mm2.copy.progress.session import Lease, Mark
-from mm2.copy.spec import Assignment, PartitionProgress
+from mm2.copy.spec import PartitionProgress
 from mm2.copy.states import PartitionState
 from mm2.kafka.errors import BrokerFailure
 from mm2.kafka.records.batch import iter_batches
 from mm2.kafka.records.record import Record, decode_batch
 from mm2.kafka.structs import TopicPartition
-from tests.unit.copy.batches import PRODUCER, SPEC, TP, batch, fetched
+from tests.unit.copy.batches import PRODUCER, SPEC, TP, batch, fetched, partition_events
 
 
 class Target:
@@ -39,6 +38,10 @@ class Target:
         outbox.stamp(outgoing)
         outbox.sent.append(outgoing)
         self._sent.append((outbox.partition.topic, outbox, outgoing))
+
+    def wake(self, outbox: Outbox) -> None:
+        while outbox.queue:
+            self.put(outbox, outbox.queue.popleft())
 
     def stage(self, topic: str) -> PendingRecords:
         return PendingRecords(lambda number: Outbox(TopicPartition(topic, number), None), self.put)
@@ -65,17 +68,11 @@ class Scene:
         source: Any = SimpleNamespace(
             reads_committed=False, resume=lambda: None, remove=lambda _: None, unsettle=lambda _: None
         )
-        sink: Any = SimpleNamespace(put=self.target.put, topic_ids={})
-        self.events = events = PartitionEvents(
-            DriverLink(Assignment("b", "localhost", 1, "00"), 0, 8),
-            source,
-            sink,
-            cursors,
-            self.reports.tally,
-            self.awake,
-        )
+        sink: Any = SimpleNamespace(put=self.target.put, wake=self.target.wake, topic_ids={})
         self.outbox = Outbox(SPEC.target, PRODUCER, source=TP)
-        self.cursor = cursors[TP] = Cursor(SPEC, self.outbox, events, read_committed=False, changes=None)
+        self.cursor = cursors[TP] = Cursor(
+            SPEC, self.outbox, self._handle, self.reports.tally, read_committed=False, changes=None
+        )
         ledger = self.target.stage("ledger")
         self.positions = Positions(self.target.stage("offsets"), ledger, partitions=5, connector="c", source_alias="A")
         self.commits = Commits(
@@ -84,12 +81,17 @@ class Scene:
         losses: Any = SimpleNamespace(
             **{name: lambda *_: None for name in ("unreadable", "source_recreated", "diverged", "validate")}
         )
-        nothing: Any = None
-        events.attach(nothing, nothing, losses, self.commits, None, nothing)
+        self.events = partition_events(
+            cursors, source=source, sink=sink, awake=self.awake, losses=losses, commits=self.commits
+        )
+        self.awake.wake(self.cursor)
         self.positions.start_at(TP, 5, Lease(1, 0))
         self.outbox.begin(PRODUCER, 5, known=True)
         self.cursor.begin(Mark(5, 5, 5))
         self.cursor.take(fetched(end=5))
+
+    def _handle(self, event: PartitionEvent) -> None:
+        self.events.handle(TP, event)
 
     def pass_second(self) -> None:
         """Commit and report, as in each second."""
@@ -133,7 +135,7 @@ CHANGES: dict[str, Callable[[Scene], object]] = {
     "write error": lambda scene: scene.cursor.set_target_error(BrokerFailure.of(3)),
     "pause": lambda scene: scene.cursor.pause("paused by ann", 7),
     "note": lambda scene: scene.cursor.annotate("at least once"),
-    "uncertain": lambda scene: scene.events.handle(ResendUncertain(scene.outbox, "at least once")),
+    "uncertain": lambda scene: scene.events.handle_outbox(ResendUncertain(scene.outbox, "at least once")),
     "stop": lambda scene: scene.cursor.fail(PartitionState.INCONSISTENT, "contradiction"),
     "lost range": lambda scene: scene.cursor.add_lost_range(5, 7, "retention"),
     "position": lambda scene: scene.cursor.move(2),

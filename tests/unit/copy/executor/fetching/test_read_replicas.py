@@ -207,7 +207,7 @@ def test_the_high_watermark_of_a_follower_is_not_below_the_position() -> None:
         feed = Feed(T0)
         feed.offset = 120
         ends: list[int] = []
-        feed.take = lambda found: ends.append(found.high_watermark)  # type: ignore[assignment,method-assign]
+        feed.take = lambda found, _epoch: ends.append(found.high_watermark)  # type: ignore[assignment,method-assign]
         racks = Racks(scene, feed)
         racks.redirect(T0)
         racks.follower.answer(fetched(T0))

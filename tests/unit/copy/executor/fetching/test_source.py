@@ -17,6 +17,7 @@ from mm2.copy.executor.fetching.fetch_selector import FetchLimits
 from mm2.copy.executor.fetching.fetch_states import PartitionFetchState, SourceBroker
 from mm2.copy.executor.fetching.source import Source
 from mm2.copy.executor.fetching.throttle import Throttle
+from mm2.copy.executor.partition.cursor import Cursor
 from mm2.kafka.client.channel import BufferPool
 from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
@@ -50,7 +51,7 @@ class Feed:
         self.limited = 0
         self.suspicions = 0
 
-    def take(self, fetched: Fetched) -> None:
+    def take(self, fetched: Fetched, leader_epoch: int | None) -> None:
         self.taken.append(len(fetched.records))
 
     def failed(self, failure: BrokerFailure) -> None:
@@ -151,10 +152,13 @@ class Scene:
         self.opened.append(-1 if node_id is None else node_id)
         raise DisconnectedFailure("no broker")
 
+    def add(self, *feeds: Feed) -> None:
+        self.source.add(cast(list[Cursor], feeds))
+
     def line(self, *receivers: Feed, version: int = fetch.MAX_VERSION) -> Line:
         """A broker that leads these receivers' partitions, and responses when the test calls for them."""
         for receiver in receivers:
-            self.source._intakes[receiver.partition] = PartitionFetchState(receiver, 1 << 20)
+            self.source._intakes[receiver.partition] = PartitionFetchState(cast(Cursor, receiver), 1 << 20)
         return Line(self.source, receivers, version)
 
     def say(self, leader: int, topic_id: str = "", leader_epoch: int = 1) -> None:
@@ -189,7 +193,7 @@ def play(
 def test_a_broker_without_partitions_gets_no_requests() -> None:
     async def scenario(scene: Scene) -> None:
         scene.say(1)
-        scene.source.add([Feed(TopicPartition("t", 0))])
+        scene.add(Feed(TopicPartition("t", 0)))
         await wait_until_async(lambda: 1 in scene.opened)
         scene.say(2)
         await wait_until_async(lambda: scene.opened[-1] == 2)
@@ -227,7 +231,7 @@ def test_prepared_partitions_are_connected_before_the_first_read_and_not_looked_
         partitions = [TopicPartition("t", 0), TopicPartition("t", 1)]
         await scene.source.prepare(partitions)
         scene.say(2)  # no metadata request: a broker that is no longer the leader returns an error
-        scene.source.add([Feed(tp) for tp in partitions])
+        scene.add(*(Feed(tp) for tp in partitions))
         await asyncio.sleep(0)
         assert {fetch_state.address for fetch_state in scene.source._intakes.values()} == {BrokerAddress(1, 0)}
         await asyncio.sleep(0.1)
@@ -242,7 +246,7 @@ def test_a_partition_without_a_leader_at_preparation_is_looked_up_when_added() -
         await scene.source.prepare([TopicPartition("t", 0)])
         assert not scene.opened
         scene.say(2)
-        scene.source.add([Feed(TopicPartition("t", 0))])
+        scene.add(Feed(TopicPartition("t", 0)))
         await asyncio.sleep(0.1)
         assert set(scene.opened) == {2}
 
@@ -263,7 +267,7 @@ def test_a_topic_of_the_same_name_but_another_id_is_read_from_its_start() -> Non
     async def scenario(scene: Scene) -> None:
         receiver = Feed(TopicPartition("t", 0))
         scene.say(1, OLD)
-        scene.source.add([receiver])
+        scene.add(receiver)
         await wait_until_async(lambda: receiver.topic_id == OLD)
         assert receiver.offset == 40
         scene.say(1, NEW)
@@ -280,7 +284,7 @@ def test_a_known_id_detects_a_recreated_topic_from_the_start() -> None:
         scene.say(1, NEW)
         for receiver in receivers:  # one is added after the other has reported the new id
             receiver.topic_id = OLD
-            scene.source.add([receiver])
+            scene.add(receiver)
             await wait_until_async(lambda: receiver.topic_id == NEW)  # noqa: B023
         assert [receiver.offset for receiver in receivers] == [0, 0]
 
@@ -298,7 +302,7 @@ def test_metadata_that_name_a_replaced_topic_change_nothing(prepared: bool) -> N
         scene.say(1, OLD)
         if prepared:
             await scene.source.prepare([receiver.partition])
-        scene.source.add([receiver])
+        scene.add(receiver)
         await asyncio.sleep(0.5)
         assert (receiver.renewals, scene.source._intakes[receiver.partition].address) == ([], None)
         assert {failure.code for failure in receiver.failures} == {ErrorCode.INCONSISTENT_TOPIC_ID}
@@ -323,7 +327,7 @@ def test_an_unknown_id_that_the_leader_does_not_confirm_is_not_accepted() -> Non
         receiver = Feed(TopicPartition("t", 0))
         scene.say(1, OLD)
         scene.of_leader = scene.cluster.metadata()
-        scene.source.add([receiver])
+        scene.add(receiver)
         await wait_until_async(lambda: receiver.topic_id == OLD)
         scene.say(1, NEW)
         await asyncio.sleep(0.6)
@@ -349,7 +353,7 @@ def test_the_leader_of_another_partition_confirms_an_id_when_the_first_one_does_
 
         scene.cluster.metadata = lambda *_args, **_kwargs: found  # type: ignore[method-assign]
         scene.cluster.metadata_of = lambda node, *_args, **_kwargs: answer_of(node)  # type: ignore[method-assign]
-        scene.source.add([receiver])
+        scene.add(receiver)
         await wait_until_async(lambda: receiver.topic_id == NEW)
 
     play(scenario)
@@ -385,7 +389,7 @@ def test_a_deposed_leader_that_does_not_know_it_is_not_read_from() -> None:
         receiver = Feed(TopicPartition("t", 0))
         receiver.leader_epoch = 5
         _leaders(scene, {1: (1, 4), 2: (2, 5)})
-        scene.source.add([receiver])
+        scene.add(receiver)
         fetch_state = scene.source._intakes[receiver.partition]
         await wait_until_async(lambda: fetch_state.address == BrokerAddress(2, 0))
         scene.source.refresh_soon()
@@ -403,7 +407,7 @@ def test_an_older_leader_epoch_is_accepted_when_all_brokers_name_it_for_a_while(
         receiver = Feed(TopicPartition("t", 0))
         receiver.leader_epoch = 5
         _leaders(scene, {1: (1, 4), 2: None})
-        scene.source.add([receiver])
+        scene.add(receiver)
         fetch_state = scene.source._intakes[receiver.partition]
         await asyncio.sleep(0.5)
         assert fetch_state.address is None
@@ -422,7 +426,7 @@ def test_leaders_are_looked_up_again_when_metadata_are_old() -> None:
         receiver = Feed(TopicPartition("t", 0))
         _leaders(scene, {1: (1, 4), 2: (2, 5), 3: (2, 5)})
         scene.source._max_age_s = 1.0
-        scene.source.add([receiver])
+        scene.add(receiver)
         fetch_state = scene.source._intakes[receiver.partition]
         await wait_until_async(lambda: fetch_state.address == BrokerAddress(1, 0))
         await wait_until_async(lambda: fetch_state.address == BrokerAddress(2, 0))
@@ -466,8 +470,8 @@ def test_an_answer_from_before_the_leader_moved_and_came_back_is_dropped() -> No
     """It contains what the broker had as the former leader. Its log may have been truncated since."""
 
     class Reader(Feed):
-        def take(self, fetched: Fetched) -> None:
-            super().take(fetched)
+        def take(self, fetched: Fetched, leader_epoch: int | None) -> None:
+            super().take(fetched, leader_epoch)
             self.offset += len(fetched.records)
 
     async def scenario(scene: Scene) -> None:
@@ -814,8 +818,8 @@ class _OneInTime(Feed):
 
     is_over = False
 
-    def take(self, fetched: Fetched) -> None:
+    def take(self, fetched: Fetched, leader_epoch: int | None) -> None:
         self.passed_over = _OneInTime.is_over
         _OneInTime.is_over = True
         if not self.passed_over:
-            super().take(fetched)
+            super().take(fetched, leader_epoch)

@@ -315,7 +315,7 @@ def test_a_quarantined_batch_is_read_again_when_the_target_is_truncated_meanwhil
 
 def test_an_internal_error_stops_the_partition_and_not_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
-    monkeypatch.setattr(bench.cursor.outgoing, "put", lambda *_: 1 // 0)
+    monkeypatch.setattr("mm2.copy.executor.partition.outgoing_records.outgoing_batch", lambda *_, **__: 1 // 0)
     bench.fetch(batch(0, 1))
     assert progress_of(bench.cursor).state == PartitionState.FAILED
     assert "ZeroDivisionError" in progress_of(bench.cursor).reason
@@ -480,12 +480,12 @@ def test_only_a_reader_of_what_is_committed_is_blocked() -> None:
 def test_a_partition_that_needs_no_committed_records_is_blocked_by_the_isolation_of_the_requests() -> None:
     """Its predecessor's session, which is read past, is under read_uncommitted, or another partition needs read_committed."""
     bench = Bench(900)
-    bench.owner.reads_committed = True
+    bench.cursor.reads_committed = True
     bench.fetch(end=1000, stable=900)
     assert bench.state == PartitionState.RUNNING
     bench.cursor.conditions._blocked_since_s -= 2
     assert bench.state == PartitionState.BLOCKED_BY_OPEN_TXN
-    bench.owner.reads_committed = False
+    bench.cursor.reads_committed = False
     assert bench.state == PartitionState.RUNNING
 
 

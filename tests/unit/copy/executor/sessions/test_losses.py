@@ -174,7 +174,7 @@ def test_records_copied_by_a_predecessor_are_not_lost_when_retention_deletes_the
     scene.range = (12, 50)  # and 10 and 11 are no longer on the source
     scene.unreadable()
     assert scene.bench.owner.calls == [("uncertain", 10, 4)]
-    scene.cursor.predecessor.fingerprints = deque(fingerprint(record(offset)) for offset in range(10, 14))
+    scene.cursor.fingerprints = deque(fingerprint(record(offset)) for offset in range(10, 14))
     scene.cursor.suspended = False
     scene.unreadable()
     scene.bench.fetch(batch(12, 4))
@@ -188,7 +188,7 @@ def test_when_retention_deleted_the_session_only_later_records_are_lost(
 ) -> None:
     scene = Scene()
     scene.cursor.begin(Mark(10, 110, 10), skip=4)
-    scene.cursor.predecessor.fingerprints = deque(fingerprint(record(offset)) for offset in range(10, 14))
+    scene.cursor.fingerprints = deque(fingerprint(record(offset)) for offset in range(10, 14))
     scene.range = (start, 50)
     scene.unreadable()
     assert scene.cursor.lost == []
@@ -648,7 +648,7 @@ def test_a_target_that_gives_an_offset_twice_stops_the_partition() -> None:
 
 def preserving(scene: Scene) -> GapQueue:
     cursor = scene.cursor
-    cursor.gaps = GapQueue(cursor.outbox, scene.bench.owner.put, lambda: None, cursor.window.done)
+    cursor.gaps = GapQueue(cursor.outbox, cursor.window, cursor.emit)
     return cursor.gaps
 
 

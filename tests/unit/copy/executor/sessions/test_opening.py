@@ -305,7 +305,7 @@ def test_after_a_crash_the_progress_is_looked_up_on_the_target(end: int, found: 
 def preserving(**changes: Any) -> Scene:
     """A partition with preserved offsets, whose target has no record of another program."""
     scene = Scene(**changes)
-    scene.cursor.gaps = GapQueue(scene.outbox, lambda *_: None, lambda: None, scene.cursor.window.done)
+    scene.cursor.gaps = GapQueue(scene.outbox, scene.cursor.window, lambda _event: None)
     scene.cursor.window.is_preserved = True
     scene.look_up.written = lambda *_: WrittenRange(-1)
     return scene
@@ -869,9 +869,8 @@ def test_two_source_partitions_that_were_copied_to_the_same_partition_both_conti
     """The policy has changed twice: topic `a` was copied to `b` before topic `b` was."""
     scene, other = Scene(), Bench()
     part, mark = dataclasses.replace(SPEC, topic="other", remote_topic="A.other"), Mark(70, 300, 20)
-    cursor = Cursor(
-        part, Outbox(part.target, ProducerIdentity(-1, -1)), other.owner, read_committed=False, changes=None
-    )
+    outbox = Outbox(part.target, ProducerIdentity(-1, -1))
+    cursor = Cursor(part, outbox, other.owner.handle, other.tally, read_committed=False, changes=None)
     cursors: Any = scene.new_sessions._cursors
     cursors[part.source] = cursor
     scene.sessions._remote_topics[part.source] = part.remote_topic
@@ -1373,7 +1372,7 @@ def test_compared_records_also_end_a_session_under_other_rules() -> None:
     scene.standings = [TargetProgress(54, 154, 4, (FoundBatch(50, 150, 4),))]
     play(scene, lambda: scene.begin(Start(50, 40, under(UNCOMMITTED))))
     scene.bench.fetch(batch(51, 2))
-    scene.cursor.predecessor.fingerprints = deque(fingerprint(record(offset)) for offset in range(50, 54))
+    scene.cursor.fingerprints = deque(fingerprint(record(offset)) for offset in range(50, 54))
     scene.cursor.predecessor.forget_offsets()
     scene.cursor.suspended = False
     scene.bench.fetch(batch(51, 9))
@@ -1476,8 +1475,8 @@ def test_records_on_the_target_are_found_by_their_content(ends: tuple[int, ...])
 def test_only_the_last_records_are_compared() -> None:
     scene = Scene()
     uncertain(scene, range(40, 57))  # read from before the mark
-    assert scene.cursor.predecessor.fingerprints is not None
-    assert len(scene.cursor.predecessor.fingerprints) == 7
+    assert scene.cursor.fingerprints is not None
+    assert len(scene.cursor.fingerprints) == 7
 
 
 def test_records_compacted_on_the_target_count_as_present() -> None:

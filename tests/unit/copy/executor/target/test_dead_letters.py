@@ -72,7 +72,7 @@ class TakenOver(Scene):
         self.cursor.shared_until = shared_until
         self.letters = Letters(self._commit, self.new_sessions.replace)
         self.bench.owner.replace_session = self.new_sessions.replace  # type: ignore[method-assign]
-        self.bench.owner.corrupt = self.letters.quarantine.corrupt  # type: ignore[method-assign, assignment]
+        self.bench.owner.corrupt = self.letters.quarantine.corrupt  # type: ignore[method-assign]
         spec: Any = SimpleNamespace(
             with_sessions=True, source_data_loss="continue", auto_offset_reset="earliest", source_alias="A"
         )
@@ -88,7 +88,8 @@ class TakenOver(Scene):
             self.outbox.stamp(outgoing)
         first = self.outbox.queue[0]
         assert first.entry is not None
-        assert self.letters.quarantine.too_large(self.cursor, first.entry, first)
+        self.letters.quarantine.too_large(self.cursor, first.entry, first)
+        assert self.cursor.outbox.state is OutboxState.QUARANTINING
         return first
 
     def acknowledge(self) -> None:
@@ -136,7 +137,8 @@ def test_a_dead_letter_waits_for_a_search_of_the_target() -> None:
     bench.outbox.sent.popleft()
     bench.outbox.queue.appendleft(rejected)
     entry = next(entry for entry in bench.cursor.window.entries if not entry.done)
-    assert letters.quarantine.too_large(bench.cursor, entry, rejected)
+    letters.quarantine.too_large(bench.cursor, entry, rejected)
+    assert bench.cursor.outbox.state is OutboxState.QUARANTINING
     letters.written.pop()()
     assert (letters.marks, bench.outbox.paused, bench.outbox.state) == ([], True, OutboxState.OPEN)
     bench.cursor.window.gap_searched(205, is_known=True)
@@ -151,7 +153,8 @@ def test_a_rejected_record_before_one_in_doubt_ends_the_session(is_doubtful: boo
     letters = Recorded()
     first, _ = rejected(bench, doubtful=is_doubtful)
     bench.cursor.shared_until = -1
-    assert letters.quarantine.too_large(bench.cursor, bench.cursor.window.entries[0], first)
+    letters.quarantine.too_large(bench.cursor, bench.cursor.window.entries[0], first)
+    assert bench.cursor.outbox.state is OutboxState.QUARANTINING
     letters.written.pop()()
     assert (letters.replaced, letters.marks) == (([Mark(1, 0, 0)], []) if is_doubtful else ([], [Mark(1, 0, 0)]))
     assert bench.outbox.paused
@@ -161,7 +164,7 @@ def test_a_rejected_record_before_one_in_doubt_ends_the_session(is_doubtful: boo
 def test_a_corrupt_batch_that_a_predecessor_may_have_read_intact_ends_the_session(is_shared: bool) -> None:
     bench = taken_over()
     letters = Recorded()
-    bench.owner.corrupt = letters.quarantine.corrupt  # type: ignore[method-assign, assignment]
+    bench.owner.corrupt = letters.quarantine.corrupt  # type: ignore[method-assign]
     for _ in range(2):
         bench.fetch(of_epoch(batch(0, 1), 3), spoiled(batch(1, 2)), end=2 if is_shared else 1)
     bench.ack(0)
@@ -222,7 +225,7 @@ def test_a_position_that_moves_does_not_wait_for_an_offset_of_the_previous_log()
     scene.move(40)
     scene.acknowledge()
     window = scene.cursor.window
-    assert (window.mark, window.on_passed, window.on_empty) == (Mark(40, 150, 50), None, None)
+    assert (window.mark, window.next_when_passed, window.next_when_empty) == (Mark(40, 150, 50), None, None)
     scene.entered()
     assert (scene.cursor.suspended, scene.outbox.paused, scene.producer) == (False, False, ProducerIdentity(7, 1))
     assert scene.lost == [(40, 51, "truncated")]
@@ -321,10 +324,10 @@ def test_a_dead_letter_that_is_written_after_the_partition_has_begun_elsewhere_c
     scene.cursor.begin(Mark(40, 140, 40))
     scene.bench.fetch(of_3(40, 1), end=60)
     scene.move(30)
-    waiting = scene.cursor.window.on_empty
+    waiting = scene.cursor.window.next_when_empty
     assert waiting is not None
     scene.acknowledge()
-    assert (scene.cursor.window.on_empty, scene.cursor.suspended, scene.committed) == (waiting, True, [])
+    assert (scene.cursor.window.next_when_empty, scene.cursor.suspended, scene.committed) == (waiting, True, [])
 
 
 def test_a_dead_letter_that_is_written_after_the_stop_leaves_its_record_to_the_successor() -> None:
@@ -367,7 +370,7 @@ def test_the_position_does_not_pass_a_batch_of_which_a_predecessor_may_have_copi
     take as many new records for those of the batch."""
     bench = Bench(0, target=0, skip=2)
     letters = Recorded()
-    bench.owner.corrupt = letters.quarantine.corrupt  # type: ignore[method-assign, assignment]
+    bench.owner.corrupt = letters.quarantine.corrupt  # type: ignore[method-assign]
     for _ in range(2):
         bench.fetch(spoiled(batch(0, 2)))
     answered(bench, [0, 1])
@@ -389,7 +392,7 @@ def test_a_session_does_not_end_before_the_records_that_a_predecessor_has_copied
     cursor, bench = scene.cursor, scene.bench
     cursor.shared_until = UNBOUNDED
     letters = Letters(scene._commit, scene.new_sessions.replace)
-    bench.owner.corrupt = letters.quarantine.corrupt  # type: ignore[method-assign, assignment]
+    bench.owner.corrupt = letters.quarantine.corrupt  # type: ignore[method-assign]
     for _ in range(2):
         bench.fetch(spoiled(batch(50, 2)), end=60)
     answered(bench, [50, 51, 52, 53])
@@ -409,7 +412,7 @@ def test_a_corrupt_batch_at_the_end_of_what_a_predecessor_has_copied_counts() ->
     """Offsets are preserved. Otherwise the entries that follow would name fewer records than the session has on the target."""
     bench = Bench(0, target=0)
     letters = Recorded()
-    bench.owner.corrupt = letters.quarantine.corrupt  # type: ignore[method-assign, assignment]
+    bench.owner.corrupt = letters.quarantine.corrupt  # type: ignore[method-assign]
     copied_before(bench, CopiedRange(4, 4))
     for _ in range(2):
         bench.fetch(batch(0, 2), spoiled(batch(2, 2)))

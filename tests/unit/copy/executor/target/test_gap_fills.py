@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -112,6 +113,7 @@ class Scene:
             loop: Any = SimpleNamespace(call_later=self._call_later)
             fills = self._fills(tasks, loop)
             fills.attach(self.cursor)
+            self.bench.owner.gap_due = functools.partial(fills.fill, self.cursor)
             self.queue.begin(is_clean=self._is_clean)
             for action in actions:
                 action()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,18 +11,15 @@ from typing import Any, cast
 import pytest
 
 from mm2.copy.executor.background import BackgroundTasks
-from mm2.copy.executor.commit.awake import AwakeCursors
-from mm2.copy.executor.partition_events import PartitionEvents
 from mm2.copy.executor.producing.outbox_events import ProducerLost
 from mm2.copy.executor.producing.produce_outcomes import MAX_SEQUENCE_ERRORS
 from mm2.copy.executor.target.target_watch import TargetWatch
 from mm2.copy.progress.target_progress import TargetProgress
 from mm2.copy.states import PartitionState
-from mm2.copy.tally import Tally
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, DisconnectedFailure, KafkaFailure
 from mm2.kafka.structs import OffsetInfo, TopicPartition
-from tests.unit.copy.batches import SPEC, TP, Bench, batch
+from tests.unit.copy.batches import SPEC, TP, Bench, batch, partition_events
 
 
 class Scene:
@@ -222,13 +220,15 @@ def test_a_leader_that_rejects_a_producer_for_good_ends_no_other_partition(case:
     outbox.source = TP
     outbox.looked_up, outbox.failures = True, MAX_SEQUENCE_ERRORS + 1
     outbox.acked = 10 if case == "at the position" else 12
-    link, source = SimpleNamespace(end=ended.append), SimpleNamespace(remove=lambda _tp: None)
-    events = PartitionEvents(
-        cast(Any, link), cast(Any, source), cast(Any, None), {TP: bench.cursor}, Tally(), AwakeCursors()
+    link, source = (
+        SimpleNamespace(end=ended.append),
+        SimpleNamespace(remove=lambda _tp: None, unsettle=lambda _tp: None),
     )
-    events._new_sessions = cast(Any, SimpleNamespace(replace=replaced.append))
+    new_sessions = SimpleNamespace(replace=replaced.append)
+    events = partition_events({TP: bench.cursor}, link=link, source=source, new_sessions=new_sessions)
+    bench.cursor.emit = functools.partial(events.handle, TP)
     failure = BrokerFailure.of(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
-    events.handle(ProducerLost(outbox, failure))
+    events.handle_outbox(ProducerLost(outbox, failure))
     assert ended == []
     if case == "at the position":
         assert replaced == [bench.cursor]
@@ -238,5 +238,5 @@ def test_a_leader_that_rejects_a_producer_for_good_ends_no_other_partition(case:
         assert stop.state is PartitionState.INCONSISTENT
         assert "has 12 records of the copy session, of which 10 are before the position" in stop.reason
     outbox.failures = 1
-    events.handle(ProducerLost(outbox, failure))
+    events.handle_outbox(ProducerLost(outbox, failure))
     assert len(ended) == 1, "another executor may have taken over"
