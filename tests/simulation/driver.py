@@ -202,6 +202,7 @@ class Driver:
         """Start a task."""
         self.owner = Owner("driver")
         self._lanes += 1
+        self._start_positions = _Starts(self)
         before, self.world.owner = self.world.owner, self.owner
         try:
             self.lane = Lane(
@@ -322,7 +323,7 @@ class Driver:
     # -- start positions
 
     def _starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Start]:
-        starts = _Starts(self).starts(partitions)
+        starts = self._start_positions.starts(partitions)
         for tp, start in starts.items():
             mark = None if start.entry is None else start.entry.mark
             self.world.say(

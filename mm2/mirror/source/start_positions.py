@@ -17,7 +17,7 @@ from mm2.copy.progress.session import CopyId, LedgerEntry, Seen, Start, WrittenP
 from mm2.copy.progress.written_positions import offset_key, offsets_ends, read_written_positions
 from mm2.copy.spec import CopySpec
 from mm2.kafka.client.cluster import Cluster
-from mm2.kafka.errors import BrokerFailure, KafkaFailure
+from mm2.kafka.errors import BrokerFailure, DisconnectedFailure, KafkaFailure
 from mm2.kafka.producer.transactions import TransactionCoordinatorClient
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.notes.source_cluster import AcceptedSource, accepted_source
@@ -29,6 +29,9 @@ _SETTLE_PATIENCE_S: Final = 10.0
 _SETTLE_TIMEOUT_MS: Final = 60_000
 _READS: Final = 4
 _READ_AGAIN_S: Final = 0.3
+_CONTRADICTION_PATIENCE_S: Final = (
+    30.0  # a broker that does not know that it is no longer the leader, see `WrittenPosition.explains`
+)
 
 
 class StartPositions:
@@ -53,6 +56,7 @@ class StartPositions:
         self._former_ledger = former
         self._copy_id = CopyId(spec.group, spec.connector)
         self._remote_topics = {part.source: part.remote_topic for part in spec.partitions}
+        self._unexplained_since: dict[TopicPartition, float] = {}
         self._settled = False  # transactions of an earlier exactly-once mode were aborted, see `_settle_transactions`
 
     def starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Start]:
@@ -71,6 +75,7 @@ class StartPositions:
             if attempt == _READS - 1 or not any(start.moved for start in starts.values()):
                 break
             time.sleep(_READ_AGAIN_S)
+        self._await_explanations()
         for tp, start in starts.items():
             if start.moved and start.entry is not None:
                 log.warning(
@@ -92,6 +97,17 @@ class StartPositions:
         known = sum(start.position is not None for start in starts.values())
         log.info("Copying starts.", partitions=len(wanted), committed=known)
         return starts
+
+    def _await_explanations(self) -> None:
+        """Raise DisconnectedFailure, which is tried again, while a position has just become unexplained.
+
+        Where a deposed leader of the offsets topic has answered, its end is too low. A holder that was told so would apply the same
+        position of a user a second time. Where the topic was put back to an older state, no answer explains the position.
+        """
+        late = time.monotonic() - _CONTRADICTION_PATIENCE_S
+        if recent := [tp for tp, since_s in self._unexplained_since.items() if since_s > late]:
+            message = f"The offsets topic was read without the position that Connect has read from it for {min(recent)}"
+            raise DisconnectedFailure(message)
 
     def _accepted(self, ledger: Ledger, starts: dict[TopicPartition, Start]) -> dict[TopicPartition, Start]:
         """The starts, as a user has decided for a source that was replaced by another cluster."""
@@ -188,10 +204,14 @@ class StartPositions:
         """
         seen = {tp: offset for tp in starts if (offset := ledger.seen(tp, starts[tp].seen.place)) is not None}
         found = dict(starts)
+        for tp in starts.keys() - seen.keys():
+            self._unexplained_since.pop(tp, None)
         for tp, written in self._written_positions(seen).items():
             entry = ledger.entry(tp)
             if entry is not None and not written.explains(starts[tp].committed, entry):
-                continue  # an unexplained position is used as it is
+                self._unexplained_since.setdefault(tp, time.monotonic())
+                continue  # if it stays unexplained, it is used as it is
+            self._unexplained_since.pop(tp, None)
             # A user's position is used only once, even if a deposed leader reported a lower end before.
             known = starts[tp].seen
             known = known._replace(offset=max(known.offset, written.foreign_at + 1))

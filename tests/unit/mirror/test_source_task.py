@@ -317,10 +317,16 @@ def test_without_permission_to_fence_open_transactions_are_awaited() -> None:
     assert warning["transactional_id"] == "A-mm2-C-0"
 
 
-def test_a_position_missing_in_the_second_read_is_used() -> None:
-    """A deposed leader may return older contents of the offsets topic."""
+def test_a_position_missing_in_the_second_read_is_read_again_and_then_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deposed leader may return older contents of the offsets topic, for some seconds; a topic that was put back does for ever."""
+    clock = SimpleNamespace(monotonic=lambda: 1_000.0, sleep=lambda _: None)
+    monkeypatch.setattr("mm2.mirror.source.start_positions.time", clock)
     env = Environment(ENTRY.replace(lease=Lease(2_000, 1), seen=Seen(5)))
     env.positions.held = {T0: 19}
+    for _ in range(2):
+        with pytest.raises(DisconnectedFailure, match="without the position .* for t-0"):
+            env.starts()
+    clock.monotonic = lambda: 1_031.0
     assert env.starts()[T0].position == 20
 
 
