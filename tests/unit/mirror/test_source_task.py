@@ -324,7 +324,7 @@ def test_a_position_missing_in_the_second_read_is_read_again_and_then_used(monke
     env = Environment(ENTRY.replace(lease=Lease(2_000, 1), seen=Seen(5)))
     env.positions.held = {T0: 19}
     for _ in range(2):
-        with pytest.raises(DisconnectedFailure, match="without the position .* for t-0"):
+        with pytest.raises(DisconnectedFailure, match="without the position that Connect has read from it for t-0"):
             env.starts()
     clock.monotonic = lambda: 1_031.0
     assert env.starts()[T0].position == 20

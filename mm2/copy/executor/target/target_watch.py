@@ -6,6 +6,7 @@ no session is looked up (rule L9 of docs/explanation/copy-sessions.md).
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final
 
@@ -110,15 +111,21 @@ class TargetWatch:
             self._tasks.spawn(self._prove())
 
     async def _prove(self) -> None:
+        """Several cursors may write to one partition (a merge). They are asked about one after another, and none sends before the end
+        is known to reach the positions of all: what one sends may fill what another has lost.
+        """
         await asyncio.sleep(0)  # those that are opened together are asked for together
+        proven: dict[TopicPartition, list[Cursor]] = defaultdict(list)
         while self._unproven and not self._link.stop.is_set():
             asked = {cursor.outbox.partition: cursor for cursor in self._unproven.values() if not cursor.stopped}
+            is_failed = False
             for target, answer in (await self._answers(asked)).items():
                 cursor = asked[target]
                 if isinstance(answer, InconsistentTarget):
                     cursor.fail(PartitionState.INCONSISTENT, str(answer))
                 elif isinstance(answer, KafkaFailure):
                     cursor.set_target_error(answer)
+                    is_failed = True
                     continue
                 del self._unproven[cursor.partition]
                 cursor.set_target_error(None)
@@ -126,10 +133,13 @@ class TargetWatch:
                     self._epochs[cursor.partition] = answer.leader_epoch
                     if answer.offset < cursor.window.target:
                         self._losses.transactions_truncated(cursor, answer.offset)
-                self._sink.end_pause(cursor.outbox)
+                proven[target].append(cursor)
             for tp in [tp for tp, cursor in self._unproven.items() if cursor.stopped]:
                 del self._unproven[tp]
-            if self._unproven:
+            for target in proven.keys() - {cursor.outbox.partition for cursor in self._unproven.values()}:
+                for cursor in proven.pop(target):
+                    self._sink.end_pause(cursor.outbox)
+            if is_failed:
                 await self._link.pause(_RETRY_S)
 
     async def _answers(self, asked: Mapping[TopicPartition, Cursor]) -> dict[TopicPartition, OffsetInfo | KafkaFailure]:
