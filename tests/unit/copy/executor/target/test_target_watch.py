@@ -153,6 +153,31 @@ def test_what_the_target_has_lost_is_copied_again_in_transactions() -> None:
     assert proven(scene) == []
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_no_source_of_a_merge_is_released_before_the_end_reaches_the_positions_of_all(is_first: bool) -> None:
+    """What one of them sends would fill what the target has lost of another."""
+    scene = Scene(104, 104, transactional=True, looked_up=False)
+    scene.progress = [TargetProgress(0, 104)]
+    lost, whole = scene.cursor, Bench(10, target=100, records=10).cursor
+    whole.partition = TopicPartition("u", 0)
+    released = []
+
+    def end_pause(outbox: object) -> None:
+        released.append((lost if outbox is lost.outbox else whole, [*scene.events]))
+        if len(released) == 2:
+            scene.released.set()
+
+    async def scenario() -> None:
+        scene.end_pause = end_pause  # type: ignore[method-assign, assignment]
+        for cursor in (lost, whole) if is_first else (whole, lost):
+            scene.watch.prove(cursor)
+        await scene.released.wait()
+
+    assert scene.run(scenario) == [("truncated", 104)]
+    assert {cursor.partition for cursor, _ in released} == {TP, whole.partition}
+    assert all(events == [("truncated", 104)] for _, events in released)
+
+
 def written(producer_id: int, *, is_control: bool = False) -> Any:
     return SimpleNamespace(producer_id=producer_id, is_control=is_control)
 
