@@ -22,6 +22,7 @@ from mm2.copy.executor.partition.copy_state import CopyState
 from mm2.copy.executor.partition.cursor import Cursor
 from mm2.copy.executor.partition.outbox import MAX_IN_FLIGHT, Outbox
 from mm2.copy.executor.partition.window import Window
+from mm2.copy.executor.producing.outbox_events import OutboxEvent
 from mm2.copy.executor.producing.produce_outcomes import ProduceOutcomes
 from mm2.copy.executor.producing.progress_look_ups import ProgressLookUps
 from mm2.copy.executor.sessions import continued_sessions
@@ -246,12 +247,12 @@ def _as_they_are(_self: StartPositions, _ledger: Ledger, starts: dict[TopicParti
 _start_over = ProduceOutcomes._start_over
 
 
-def _overtaking_counts(self: ProduceOutcomes, outbox: Outbox) -> None:
+def _overtaking_counts(self: ProduceOutcomes, outbox: Outbox) -> Iterator[OutboxEvent]:
     """Treat an acknowledged batch after a rejected one as delivered."""
     for outgoing in [outgoing for outgoing in outbox.sent if outgoing.base_offset is not None]:
         outbox.sent.remove(outgoing)
         outbox.deliver(outgoing, outgoing.base_offset or 0)
-    _start_over(self, outbox)
+    return _start_over(self, outbox)
 
 
 def _searched(self: Window, base: int) -> None:
@@ -455,7 +456,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "progress",
         "nothing is sent after an error",
-        ((ProduceOutcomes, "_start_over", lambda *_: None),),
+        ((ProduceOutcomes, "_start_over", lambda *_: ()),),
         ("errors",),
         _lasting,
     ),

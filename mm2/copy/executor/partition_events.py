@@ -108,6 +108,8 @@ class PartitionEvents:
             case BatchesQueued():
                 self._sink.wake(cursor.outbox)
             case RangeAcknowledged(entry, last):
+                if entry.count and entry.target_base >= 0 and cursor.outbox.transactional:
+                    self._compare_others(cursor.outbox, entry.target_base)
                 self._commits.acked(cursor, entry, last)
                 if cursor.gaps is not None:
                     cursor.gaps.advance()
@@ -168,6 +170,19 @@ class PartitionEvents:
                 self._losses.target_truncated(cursor, records, end)
             case TargetRecreated():
                 self._losses.target_recreated(cursor)
+
+    def _compare_others(self, outbox: Outbox, base_offset: int) -> None:
+        """The other sources of a merge have one producer in transactions, and take turns: what one of them has just written cannot lie
+        before what another had written earlier, unless the target has lost that.
+        """
+        for other in outbox.shared.outboxes if outbox.shared is not None else ():
+            cursor = None if other is outbox or other.source is None else self._cursors.get(other.source)
+            if (
+                cursor is not None
+                and not (cursor.stopped or cursor.is_elsewhere)
+                and base_offset < cursor.window.target
+            ):
+                self._losses.target_went_back(cursor, base_offset)
 
     def _stopped(self, cursor: Cursor) -> None:
         if not cursor.conditions.is_stopped_at_source:

@@ -11,6 +11,8 @@ from typing import Any, cast
 import pytest
 
 from mm2.copy.executor.background import BackgroundTasks
+from mm2.copy.executor.partition.outbox import SharedPartition
+from mm2.copy.executor.partition.window import RangeAcknowledged, SourceRange
 from mm2.copy.executor.producing.outbox_events import ProducerLost
 from mm2.copy.executor.producing.produce_outcomes import MAX_SEQUENCE_ERRORS
 from mm2.copy.executor.target.target_watch import TargetWatch
@@ -176,6 +178,26 @@ def test_no_source_of_a_merge_is_released_before_the_end_reaches_the_positions_o
     assert scene.run(scenario) == [("truncated", 104)]
     assert {cursor.partition for cursor, _ in released} == {TP, whole.partition}
     assert all(events == [("truncated", 104)] for _, events in released)
+
+
+@pytest.mark.parametrize(
+    ("base", "in_transactions", "lost"), [(104, True, True), (110, True, False), (104, False, False)]
+)
+def test_a_source_of_a_merge_shows_that_the_target_has_lost_what_another_one_wrote(
+    base: int, in_transactions: bool, lost: bool
+) -> None:
+    """In transactions they have one producer and take turns. Without, a response may be that to an earlier request."""
+    benches = {TP: Bench(10, target=110, records=10), TopicPartition("u", 0): Bench(10, target=100, records=10)}
+    shared = SharedPartition([bench.outbox for bench in benches.values()])
+    for source, bench in benches.items():
+        bench.outbox.shared, bench.outbox.source, bench.outbox.transactional = shared, source, in_transactions
+    events: list[tuple[Any, ...]] = []
+    losses = SimpleNamespace(target_went_back=lambda cursor, offset: events.append((cursor.partition, offset)))
+    commits, reader = SimpleNamespace(acked=lambda *_: None), SimpleNamespace(resume=lambda: None)
+    cursors = {tp: bench.cursor for tp, bench in benches.items()}
+    acting = partition_events(cursors, losses=losses, commits=commits, source=reader)
+    acting.handle(TopicPartition("u", 0), RangeAcknowledged(SourceRange(10, 15, 5, 100, target_base=base), 14))
+    assert events == ([(TP, base)] if lost else [])
 
 
 def written(producer_id: int, *, is_control: bool = False) -> Any:
