@@ -12,13 +12,6 @@ from mm2.kafka.errors import KafkaFailure
 
 
 @dataclass(frozen=True, slots=True)
-class MaySend:
-    """It may send its next batch, if it has one."""
-
-    outbox: Outbox
-
-
-@dataclass(frozen=True, slots=True)
 class PauseEnds:
     """Batches that are not on the target are resent now."""
 
@@ -133,7 +126,7 @@ class NotInTransaction:
 
 
 #: Handled by the sink.
-SendingEvent = MaySend | PauseEnds | RetryDue | OutcomeUnknown | LeaderUnknown | LeadersOutdated
+SendingEvent = PauseEnds | RetryDue | OutcomeUnknown | LeaderUnknown | LeadersOutdated
 #: Reported by the sink.
 ReportedEvent = (
     Rejected

@@ -16,7 +16,6 @@ from mm2.copy.executor.producing.outbox_events import (
     ErrorChanged,
     LeadersOutdated,
     LeaderUnknown,
-    MaySend,
     OutboxEvent,
     OutcomeUnknown,
     PauseEnds,
@@ -145,8 +144,6 @@ class ProduceOutcomes:
             outbox.deliver(outgoing, outgoing.base_offset if outgoing.base_offset is not None else -1)
         if outbox.state is OutboxState.DRAINING and not any(outgoing.under_way for outgoing in outbox.sent):
             yield from self._start_over(outbox)
-        else:
-            yield MaySend(outbox)
 
     # -- after a failure -------------------------------------------------------------------------------------------
 
@@ -156,7 +153,6 @@ class ProduceOutcomes:
         outbox.sent.clear()
         outbox.state, outbox.known = OutboxState.OPEN, False
         if not flight:
-            yield MaySend(outbox)
             return
         outbox.failures += 1
         cause = flight[0].failure  # the other failures may be consequences of it

@@ -55,7 +55,6 @@ from mm2.copy.executor.producing.outbox_events import (
     ErrorChanged,
     LeadersOutdated,
     LeaderUnknown,
-    MaySend,
     NotInTransaction,
     OutboxEvent,
     OutcomeUnknown,
@@ -292,8 +291,6 @@ class Sink(WritingBrokers[_TargetBroker]):
         """Do what follows from answers of the target."""
         for event in events:
             match event:
-                case MaySend(outbox):
-                    self.wake(outbox)
                 case PauseEnds(outbox):
                     self.end_pause(outbox)
                 case RetryDue(outbox, delay_s):
@@ -424,6 +421,7 @@ class Sink(WritingBrokers[_TargetBroker]):
         results = {result.topic_partition: result for result in answer}
         for outbox, outgoing in request.outgoing_batches:
             self._handle(self._outcomes.answered(outbox, outgoing, results.get(outbox.partition)))
+            self.wake(outbox)
         if broker.ready:
             self._schedule(broker)
 
@@ -446,6 +444,8 @@ class Sink(WritingBrokers[_TargetBroker]):
                 outbox.is_cut_off = outbox.looked_up
         pairs = [pair for request in unanswered for pair in request.outgoing_batches]
         self._handle(self._outcomes.unanswered(pairs))
+        for outbox in dict.fromkeys(outbox for outbox, _ in pairs):
+            self.wake(outbox)
 
     def _try_again(self, broker: _TargetBroker) -> None:
         if self._closed:
