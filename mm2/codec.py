@@ -1,8 +1,8 @@
 """Data classes as JSON, and back, generated from their annotations.
 
 A dataclass is an object with a key for each field, a NamedTuple is an array, an Enum its value, a set a sorted array, bytes are base64. `stored` gives a
-field another key. A class with
-`written_as` is only written. Reading ignores unknown keys, takes the default of a missing field, and converts nothing: a number is no text.
+field another key. A class with `written_as` is only written. Reading ignores unknown keys, takes the default of a missing field, and converts nothing: a
+number is no text.
 """
 
 from __future__ import annotations

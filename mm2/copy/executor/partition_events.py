@@ -33,8 +33,14 @@ from mm2.copy.executor.partition.events import (
     StateChanged,
     Unreadable,
 )
-from mm2.copy.executor.partition.outbox import Outbox
-from mm2.copy.executor.partition.window import BatchMisplaced, RangeAcknowledged, TargetGap, TargetWentBack
+from mm2.copy.executor.partition.outbox import Outbox, SharedPartition
+from mm2.copy.executor.partition.window import (
+    BatchMisplaced,
+    RangeAcknowledged,
+    SourceRange,
+    TargetGap,
+    TargetWentBack,
+)
 from mm2.copy.executor.producing.outbox_events import (
     Accepted,
     ErrorChanged,
@@ -108,8 +114,8 @@ class PartitionEvents:
             case BatchesQueued():
                 self._sink.wake(cursor.outbox)
             case RangeAcknowledged(entry, last):
-                if entry.count and entry.target_base >= 0 and cursor.outbox.transactional:
-                    self._compare_others(cursor.outbox, entry.target_base)
+                if cursor.outbox.shared is not None and cursor.outbox.transactional:
+                    self._compare_others(cursor, cursor.outbox.shared, entry)
                 self._commits.acked(cursor, entry, last)
                 if cursor.gaps is not None:
                     cursor.gaps.advance()
@@ -171,18 +177,18 @@ class PartitionEvents:
             case TargetRecreated():
                 self._losses.target_recreated(cursor)
 
-    def _compare_others(self, outbox: Outbox, base_offset: int) -> None:
-        """The other sources of a merge have one producer in transactions, and take turns: what one of them has just written cannot lie
-        before what another had written earlier, unless the target has lost that.
+    def _compare_others(self, cursor: Cursor, shared: SharedPartition, written: SourceRange) -> None:
+        """The sources of a merge have one producer in transactions, and take turns: what one of them has just written cannot lie before
+        what another had written earlier, unless the target has lost that.
         """
-        for other in outbox.shared.outboxes if outbox.shared is not None else ():
-            cursor = None if other is outbox or other.source is None else self._cursors.get(other.source)
-            if (
-                cursor is not None
-                and not (cursor.stopped or cursor.is_elsewhere)
-                and base_offset < cursor.window.target
-            ):
-                self._losses.target_went_back(cursor, base_offset)
+        if not written.count or written.target_base < 0:
+            return
+        for outbox in shared.outboxes:
+            other = None if outbox.source is None else self._cursors.get(outbox.source)
+            if other is None or other is cursor or other.stopped or other.is_elsewhere:
+                continue
+            if written.target_base < other.window.target:
+                self._losses.target_went_back(other, written.target_base)
 
     def _stopped(self, cursor: Cursor) -> None:
         if not cursor.conditions.is_stopped_at_source:

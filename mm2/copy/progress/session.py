@@ -487,7 +487,7 @@ class WrittenPosition(NamedTuple):
 
     def explains(self, committed: int | None, entry: LedgerEntry) -> bool:
         """Whether a position from another read is among these, or is that of an older ``entry``. Otherwise a deposed
-        leader may have answered one of the two reads, and the position is used as it is.
+        leader may have answered one of the two reads: both are repeated for a while before the position is used as it is.
         """
         return committed in self.positions or committed in {entry.previous, entry.mark.source}
 
