@@ -240,6 +240,8 @@ class WriteDenials:
         Where names do not show the flow, a client of the source could otherwise take WRITE on a topic of the target's own from its
         applications, with a topic of this name. The first batch shows whether the flow may copy to it.
         """
+        if not topics:  # at almost every refresh: the ledger may have ten thousand entries
+            return set()
         own = {remote for remote, *_ in ledger.notes(FILLING_NOTE)}
         for tp in ledger.partitions():
             if (entry := ledger.entry(tp)) is not None and not entry.is_unbegun:
