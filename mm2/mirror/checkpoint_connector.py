@@ -263,11 +263,6 @@ class MirrorCheckpointConnector(MirrorConnector):
             raise RetriableError(f"The consumer groups of the flow {self._clients.flow} have not been loaded yet.")
         groups = self._fitting(groups, max_tasks)
         stored = self.context.stored_task_configs()
-        committing = assign_groups([group for group, is_shared in groups.items() if not is_shared], max_tasks, stored)
-        # Share groups have a key of their own beside the one that Java uses: a Java worker in the same flow does not
-        # support them.
-        shared = shares([group for group, is_shared in groups.items() if is_shared], len(committing) or max_tasks)
-        tasks: Iterable[tuple[list[str], list[str]]] = zip_longest(committing, shared, fillvalue=[])
         return [
             {
                 **self._props,
@@ -275,7 +270,7 @@ class MirrorCheckpointConnector(MirrorConnector):
                 **({ASSIGNED_SHARE_GROUPS_KEY: encode_groups(others)} if others else {}),
                 TASK_INDEX_KEY: str(index),
             }
-            for index, (some, others) in enumerate(tasks)
+            for index, (some, others) in enumerate(divided(groups, max_tasks, stored))
         ]
 
     def _fitting(self, groups: Mapping[str, bool], max_tasks: int) -> dict[str, bool]:
@@ -347,17 +342,25 @@ def assign_groups(groups: Sequence[str], max_tasks: int, stored: Sequence[Mappin
     return known if is_right else shares(groups, max_tasks)
 
 
+def divided(
+    groups: Mapping[str, bool], max_tasks: int, stored: Sequence[Mapping[str, str]]
+) -> list[tuple[list[str], list[str]]]:
+    """Of each task the groups, and the share groups. These have a key of their own beside the one that Java uses: a Java worker in the
+    same flow does not support them.
+    """
+    committing = assign_groups([group for group, is_shared in groups.items() if not is_shared], max_tasks, stored)
+    shared = shares([group for group, is_shared in groups.items() if is_shared], len(committing) or max_tasks)
+    return [*zip_longest(committing, shared, fillvalue=[])]
+
+
 def fitting(groups: Mapping[str, bool], max_tasks: int, room_bytes: int) -> dict[str, bool]:
     """The groups, by whether they are share groups, whose ids fit into tasks with room for so many bytes each, without the longest ids."""
     kept = dict(groups)
     if len(json.dumps(encode_groups([*kept]))) <= room_bytes:
         return kept
     while True:
-        committing = shares([group for group, is_shared in kept.items() if not is_shared], max_tasks)
-        shared = shares([group for group, is_shared in kept.items() if is_shared], len(committing) or max_tasks)
         count = len(kept)
-        tasks: Iterable[tuple[list[str], list[str]]] = zip_longest(committing, shared, fillvalue=[])
-        for some, others in tasks:
+        for some, others in divided(kept, max_tasks, ()):
             sizes = sorted((len(json.dumps(encode_groups([group]))), group) for group in [*some, *others])
             total = sum(size for size, _ in sizes)
             while total > room_bytes:
