@@ -267,7 +267,8 @@ class LedgerEntry:
     have the source's offsets. ``fills_by_transactions``: transactions that fill gaps may be open on the target.
     ``shared_until`` is a source offset: requests of an earlier holder with records from before it
     may be unanswered (rule S9; -1: there are none after the mark). ``copy_id`` is the connector that the entry belongs to.
-    ``written_by`` is the producer id of the record before the mark's target offset, if it was written in a transaction (-1: unknown).
+    ``written_by`` is the producer id of the record before the mark's target offset, if it was written in a transaction (-1: it was not,
+    or is unknown).
     ``is_unbegun``: the partition stopped before copying began, so the
     entry shows its ``condition`` and nothing else is known.
     """

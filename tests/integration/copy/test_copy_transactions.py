@@ -76,6 +76,24 @@ def test_positions_are_in_the_transaction_of_their_records(flow: Flow) -> None:
     assert {(h.producer_id, h.producer_epoch) for h in stored} == {(h.producer_id, h.producer_epoch) for h in data}
 
 
+@pytest.mark.parametrize("ends", ["cleanly", "by a kill"])
+def test_the_mode_is_switched_back_and_forth(flow: Flow, ends: str) -> None:
+    """What a session has written after a transaction is no lost end of the target that another program has filled."""
+    topic = flow.topic()
+    total = 0
+    for spec in (transactional(flow, topic), flow.spec(topic)) * 2 + (transactional(flow, topic),):
+        write(flow.source, topic, numbered(total, 10))
+        total += 10
+        with flow.copying(spec) as job:
+            flow.wait_until_copied(job, spec)
+            assert [row.state for row in job.progress()] == ["RUNNING"]
+            wait_until(lambda: flow.committed(spec) == {TopicPartition(topic, 0): total}, detail=job.status)  # noqa: B023
+            if ends == "by a kill":
+                for worker in workers():
+                    worker.kill()
+    flow.assert_equal(topic, 0, isolation=COMMITTED)
+
+
 def test_syncs_name_true_target_offsets_behind_markers(flow: Flow) -> None:
     topic = flow.topic()
     spec = transactional(flow, topic)

@@ -80,7 +80,7 @@ class Cursor(CopyState):
     )
     topic_id: str = ""
     copy_id: CopyId = CopyId()  # noqa: RUF009  (immutable)
-    #: In transactions: producer id of the record before the target offset of the position (-1: unknown).
+    #: Producer id of the record before the target offset of the position, if it was written in a transaction (see `LedgerEntry`).
     written_by: int = -1
     #: The predecessor has ended with the position acknowledged, so the target need not be compared.
     is_handed_off: bool = False
@@ -417,7 +417,7 @@ class Cursor(CopyState):
         outbox = self.outbox
         is_at_rest = outbox.looked_up and outbox.idle and outbox.acked == outbox.next == self.window.records
         if is_at_rest and not (self.is_elsewhere or self.predecessor.remaining) and self.window.pass_others():
-            outbox.end_offset = self.window.target
+            outbox.end_offset, self.written_by = self.window.target, -1
 
     def quarantine(self, entry: SourceRange, reason: str) -> None:
         """The entry's records will not be on the target; later records take their sequences."""
