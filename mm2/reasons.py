@@ -89,7 +89,6 @@ class SparkDownCode(StrEnum):
     JVM_DIED = "jvm_died"
     JVM_HANGS = "jvm_hangs"  # it does not respond
     APPLICATION_ENDED = "application_ended"
-    EXECUTOR_STOPPED = "executor_stopped"  # Spark runs and starts no task
     NO_EXECUTOR = "no_executor"  # the cluster has not started one
 
 

@@ -55,6 +55,7 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "spark.broadcast.compress": "false",
     "spark.cleaner.periodicGC.interval": "5min",
 }
+_ALWAYS: Final = {"spark.speculation": "false", "spark.task.maxFailures": "1"}
 _LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 _AUTHENTICATE: Final = "spark.authenticate"
@@ -72,11 +73,16 @@ _ON_LOOPBACK: Final = ("spark://127.", "spark://localhost:", "spark://[::1]", "l
 def spark_props(user: Mapping[str, str]) -> dict[str, str]:
     """All Spark settings, from the user's ``spark.*`` keys.
 
-    Speculation is disabled: two copies of a task would both write. On a cluster Spark chooses the driver's address,
-    unless the master is on loopback. Raises ConfigException for a cluster whose connections would not be protected,
-    unless ``user`` or spark-defaults.conf states that.
+    There is neither speculation nor a second attempt: two copies of a task would both write, and the driver itself starts the next
+    micro-batch. On a cluster Spark chooses the driver's address, unless the master is on loopback. Raises ConfigException for other
+    values of these keys, and for a cluster whose connections would not be protected, unless ``user`` or spark-defaults.conf states that.
     """
-    props = {**DEFAULTS, **user, "spark.speculation": "false"}
+    for key, value in _ALWAYS.items():
+        if user.get(key, value).strip().lower() != value:
+            raise ConfigException(
+                f"Invalid value {user[key]} for configuration {key}: it must be {value}, because two attempts of a task would both write."
+            )
+    props = {**DEFAULTS, **user, **_ALWAYS}
     props.setdefault("spark.driver.extraJavaOptions", _JVM_OPTIONS)
     if is_local(props):
         # Do not import modules from the current directory.

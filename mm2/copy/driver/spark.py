@@ -3,9 +3,6 @@ time.
 
 A call into the JVM may never return, because it waits on a socket without a deadline. So calls that must not hang run
 in a thread that can be abandoned, and a JVM that does not respond is killed, which ends these threads.
-
-Spark does not report that the executor of local mode has stopped: it continues to assign every task to it, several hundred
-times a second. So an empty task is run every few seconds.
 """
 
 from __future__ import annotations
@@ -35,10 +32,6 @@ _KILL_S: Final = 0.5
 _RETRY: Final = Backoff(1_000, 60_000)
 _POLL_S: Final = 0.5
 _PAUSE_S: Final = 0.05
-_CHECK_EVERY_S: Final = 5.0
-#: Ten minutes of polls that the JVM has answered: a stopped executor is recognized at once, because it rejects tasks, and on a
-#: machine with a load of 150 a first task started after half a minute.
-_CHECK_POLLS: Final = 1200
 _NO_LIMIT: Final = (1 << 31) - 1
 
 T = TypeVar("T")
@@ -243,37 +236,6 @@ class Spark:
         _reset_pyspark(context)
         self._begin()
 
-    def _watch(self, context: Any) -> None:
-        """Check every few seconds that tasks start, as long as this context is used."""
-        empty: Any = None  # one for all checks: to create it costs the JVM more than to run the task
-        while not self._stopping.wait(_CHECK_EVERY_S) and self._context is context:
-            try:
-                if empty is None:
-                    context.setJobGroup("mm2", "check that tasks start")
-                    empty = context._jsc.sc().range(0, 1, 1, 1).toJavaRDD()  # noqa: SLF001
-                why = self._task_failure(context, empty)
-            except Exception:  # noqa: BLE001  (the JVM has died, or the context was stopped)
-                self.check_jvm()
-            else:
-                if why:
-                    self._replace(context, SparkDown(SparkDownCode.EXECUTOR_STOPPED, why))
-
-    def _task_failure(self, context: Any, empty: Any) -> str:
-        """Run the task of an RDD with nothing to do; why it does not start, empty if it does. Raises what py4j raises."""
-        spark = context._jsc  # noqa: SLF001
-        action = empty.countAsync()
-        for poll in range(_CHECK_POLLS):
-            self._stopping.wait(_POLL_S if poll else _PAUSE_S)
-            if action.isDone() or self._context is not context:
-                return ""
-            # The executor rejects tasks when it has stopped. An error of a task ends the job, since there are no retries.
-            if _failed_tasks(spark, action):
-                return "its executor has stopped"
-        executor = spark.sc().statusStore().executorList(True).head()
-        if executor.activeTasks() >= executor.maxTasks():
-            return ""  # all slots are in use
-        return f"it has not started a task for {_CHECK_POLLS * _POLL_S / 60:.0f} minutes"
-
     def _begin(self) -> None:
         self._started_at = time.monotonic()
         self._failure = ""
@@ -310,8 +272,6 @@ class Spark:
                     self._lost = None
                     self._changed.notify_all()
                     self._log.info("Spark is up", master=self._props["spark.master"], seconds=seconds)
-            if is_local(self._props):
-                threading.Thread(target=self._watch, args=(context,), name="spark-watch", daemon=True).start()
             return
 
     def _launch(self) -> Any:
@@ -401,14 +361,6 @@ def failure_of(error: BaseException) -> str:
     # "An error occurred while calling o1.x.", then ": java.lang.A: b.C: message", then the stack trace
     message = next((line[2:] for line in lines if line.startswith(": ")), lines[0] if lines else "")
     return sentence(message) or type(error).__name__
-
-
-def _failed_tasks(spark: Any, action: Any) -> int:
-    """How many tasks of an asynchronous job have failed so far."""
-    tracker = spark.statusTracker()
-    jobs = [tracker.getJobInfo(job) for job in action.jobIds()]
-    stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds()]
-    return sum(stage.numFailedTasks() for stage in stages if stage is not None)
 
 
 def _stop(context: Any) -> None:

@@ -25,8 +25,8 @@ def run(assignments: Iterable[str]) -> Iterator[str]:
     attempt = 0 if context is None else context.attemptNumber()
     for text in assignments:
         if attempt > 0:
-            # Spark lost the first attempt's worker. The driver has detected it and starts a new batch.
-            yield json.dumps({"state": "refused", "reason": "a second attempt"})
+            # It does so although `spark.task.maxFailures` is 1, if the failure is not the task's. The driver starts a new batch.
+            yield json.dumps({"state": "refused", "reason": "Spark has lost the executor, and started the task again"})
             continue
         # Fetch responses and acknowledgements alternate within microseconds; the default interval of 5 ms would add latency.
         sys.setswitchinterval(0.001)

@@ -233,6 +233,16 @@ def test_an_unknown_spark_master_is_reported(master: str, sentence: str, capfd: 
     assert capfd.readouterr().err == "", "one sentence and no traces"
 
 
+def test_an_idle_driver_runs_no_jobs() -> None:
+    """Each would be one of the few that Spark's web interface keeps, and a line of its event log."""
+    with engine_of() as engine:
+        tracker = engine.spark.context(timeout_s=60).statusTracker()
+        wait_until(lambda: tracker.getJobIdsForGroup("mm2"), 60, what="the warm-up")
+        time.sleep(11)
+        assert len(tracker.getJobIdsForGroup("mm2")) == 1
+        assert not tracker.getJobIdsForGroup(None)
+
+
 def test_lanes_share_the_slots_of_local_mode() -> None:
     """Spark would queue jobs without a slot for ever, behind those of lanes that never end."""
     with engine_of(spark__master="local[2]") as engine:

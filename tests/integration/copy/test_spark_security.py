@@ -1,4 +1,4 @@
-"""What other users of the machine can do to Spark in local mode, and what happens when its executor is stopped."""
+"""What other users of the machine can do to Spark in local mode."""
 
 from __future__ import annotations
 
@@ -17,12 +17,8 @@ import psutil
 import pytest
 from py4j.java_gateway import GatewayParameters, JavaGateway
 from py4j.protocol import Py4JError
-from structlog.testing import capture_logs
 
 from mm2.copy.driver.engine import CopyEngine
-from mm2.reasons import SparkDownCode
-from mm2.sandbox.kafka import LocalKafka
-from tests.integration.copy_flow import Flow, Traffic
 from tests.integration.spark_attacker import security_manager, spark_classes, stop_executor
 from tests.support.waiting import wait_until
 
@@ -164,31 +160,3 @@ def test_clients_without_a_token_cannot_exhaust_the_memory_or_end_spark(engine: 
     assert engine.spark.pid == jvm.pid, "the same JVM"
     wait_until(lambda: context.parallelize([1], 1).map(str).collect() == ["1"])
     assert len(capfd.readouterr().err.splitlines()) < 450, "at most 200 lines a minute"
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(400)
-def test_a_stopped_executor_is_a_lost_spark(
-    engine: CopyEngine, attacker: Any, kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, capfd: Any
-) -> None:
-    """Before, no task was started any more, Spark was up, and its log grew by megabytes."""
-    engine.spark.context(_START_S)
-    secret = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}
-    secret["spark.authenticate.secret"] = secret_of(engine)
-    flow = Flow(engine, kafka_a, kafka_b, unique)
-    topic = flow.topic()
-    spec = flow.spec(topic, batch_duration_ms=500)
-    with Traffic(flow.source, topic, per_second=200) as traffic, capture_logs() as logs, flow.copying(spec) as job:
-        wait_until(lambda: job.status()["records"] > 100, 60, detail=job.status)
-        pid = engine.spark.pid
-        assert stop_executor(attacker, port_of(engine), secret)
-        wait_until(lambda: (down := engine.down) and down.code == SparkDownCode.EXECUTOR_STOPPED, 60, detail=job.status)
-        at = traffic.sent
-        wait_until(lambda: sum(row.position for row in job.progress()) > at + 100, 120, detail=job.status)
-        traffic.finish()
-        flow.wait_until_copied(job, spec)
-        assert engine.spark.pid != pid
-        assert engine.down is None
-    lost = [line for line in logs if line["event"] == "Spark lost, restarting"]
-    assert [(line["code"], line["reason"]) for line in lost] == [("executor_stopped", "its executor has stopped")]
-    assert len(capfd.readouterr().err.splitlines()) < 250, "Spark logs an error for each of thousands of attempts"

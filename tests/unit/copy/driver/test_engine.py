@@ -21,7 +21,7 @@ from tests.unit.copy.driver.test_lane import spec_of
     [
         ({"state": "stopped", "reason": "the driver requested the stop"}, True),
         ({"state": "failed", "reason": "an error"}, True),
-        ({"state": "refused", "reason": "a second attempt"}, False),
+        ({"state": "refused", "reason": "Spark has lost the executor"}, False),
         ({}, False),
     ],
 )
@@ -45,10 +45,10 @@ def test_no_flow_can_copy_while_spark_is_down() -> None:
     engine = cast(Any, CopyEngine({}))
     assert not engine.down, "it is not needed yet"
     assert engine.failing_lanes("A->B") == []
-    down = SparkDown(SparkDownCode.EXECUTOR_STOPPED, "Spark is restarting, because its executor has stopped")
+    down = SparkDown(SparkDownCode.JVM_DIED, "Spark is restarting, because its JVM has died")
     engine.spark = SimpleNamespace(down=down)
     assert engine.down == down
-    assert engine.failing_lanes("A->B") == ["Spark is restarting, because its executor has stopped"]
+    assert engine.failing_lanes("A->B") == ["Spark is restarting, because its JVM has died"]
 
 
 def test_a_cluster_without_executors_is_down(monkeypatch: pytest.MonkeyPatch) -> None:

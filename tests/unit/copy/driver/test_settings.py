@@ -45,6 +45,14 @@ def test_clusters_that_distribute_a_generated_secret_are_authenticated_and_encry
     assert is_encrypted(props)
 
 
+@pytest.mark.parametrize(("key", "other"), [("spark.speculation", "true"), ("spark.task.maxFailures", "4")])
+@pytest.mark.parametrize("master", ["local[3]", "yarn"])
+def test_a_task_has_one_attempt(master: str, key: str, other: str) -> None:
+    assert has(spark_props({"spark.master": master}), {"spark.speculation": "false", "spark.task.maxFailures": "1"})
+    with pytest.raises(ConfigException, match=f"Invalid value {other} for configuration {key}: it must be"):
+        spark_props({"spark.master": master, key: other})
+
+
 def test_each_local_cluster_has_its_own_secret() -> None:
     first, second = (spark_props({"spark.master": "local-cluster[2,1,512]"}) for _ in range(2))
     assert has(first, PROTECTED)
