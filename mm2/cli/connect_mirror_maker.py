@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -28,6 +28,7 @@ from mm2.config.files.properties import UnreadableFile
 from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.unread import unread_message
 from mm2.connect.api import ConnectError
+from mm2.copy.driver.given_spark import submitted_context
 from mm2.kafka.errors import KafkaFailure
 from mm2.mirror.process.config_file import ConfigFile
 from mm2.mirror.process.maker import FlowFailed, MirrorMaker
@@ -42,7 +43,7 @@ EXIT_NOT_STARTED: Final = 3
 EXIT_USAGE: Final = 255
 
 #: A stop must finish within 15 s; what takes longer is abandoned shortly before.
-_STOP_S: Final = 13.0
+STOP_S: Final = 13.0
 _LAST_RESORT_S: Final = 14.5
 
 #: More than a round over the topics and groups of a large flow makes.
@@ -83,17 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stopping = stop_at_signals()
     file = ConfigFile(options.config, ask_at_hangup(stopping))
     try:
-        config = MirrorMakerConfig(file.load())
-        for key, nearest in config.unread_keys():
-            log.warning("%s", unread_message(options.config, key, nearest))
-        for one in (*config.ineffective_keys(options.clusters), *ineffective_variables()):
-            log.warning("%s", one)
-        if config.disabled_message:
-            log.warning("%s", config.disabled_message)
-        served = Served(options.config, PrometheusSettings.of(config.rest_props()))
-        served.maker = maker = MirrorMaker(
-            config, options.clusters, stopping=stopping, apps=served.apps, file=options.config
-        )
+        maker, served = set_up(file, options.clusters, stopping, submitted_context)
     except UnreadableFile as error:
         return _refused(error, EXIT_USAGE, stopping)
     except (ConfigException, ConnectError, KafkaFailure) as error:
@@ -102,6 +93,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log.exception("Cannot set MirrorMaker up.")
         return EXIT_BAD_CONFIG
     return _run(maker, stopping, file, served)
+
+
+def set_up(
+    file: ConfigFile,
+    clusters: Sequence[str] | None,
+    stopping: threading.Event,
+    context_for: Callable[[Mapping[str, str]], Any],
+) -> tuple[MirrorMaker, Served]:
+    """The MirrorMaker of the file, which is not started, and what it serves. ``context_for`` returns the SparkContext to use for the
+    ``spark.*`` settings of the file; None: it starts its own. Raises UnreadableFile, and what `MirrorMaker` raises.
+    """
+    config = MirrorMakerConfig(file.load())
+    for key, nearest in config.unread_keys():
+        log.warning("%s", unread_message(file.path, key, nearest))
+    for one in (*config.ineffective_keys(clusters), *ineffective_variables()):
+        log.warning("%s", one)
+    if config.disabled_message:
+        log.warning("%s", config.disabled_message)
+    served = Served(file.path, PrometheusSettings.of(config.rest_props()))
+    context = context_for(config.spark_props())
+    served.maker = MirrorMaker(
+        config, clusters, stopping=stopping, apps=served.apps, file=file.path, spark_context=context
+    )
+    return served.maker, served
 
 
 def _run(maker: MirrorMaker, stopping: threading.Event, file: ConfigFile, served: Served) -> int:
@@ -118,7 +133,7 @@ def _run(maker: MirrorMaker, stopping: threading.Event, file: ConfigFile, served
         code = EXIT_NOT_STARTED
     exit_in(_LAST_RESORT_S, code)
     served.stop()
-    maker.stop(_STOP_S)
+    maker.stop(STOP_S)
     log.info("Stopped.")
     return code
 

@@ -113,8 +113,28 @@ def configure_logging(log_format: str = "auto", level: str = "info", *, stream: 
     `stream` (default: standard error). Bound context (flow, connector, task) is part of every line.
     """
     out = sys.stderr if stream is None else stream
-    console = log_format == "console" or (log_format == "auto" and out.isatty())
+    shared, ending = configure_lines(log_format, out)
     number = logging.getLevelNamesMapping()[level.upper()]
+    handler = logging.StreamHandler(out)
+    # Also for loggers that are created later.
+    handler.addFilter(lambda record: record.levelno >= logging.WARNING or not is_withheld(record.name))
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *ending],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(number)
+    for name in (*_QUIET, *WITHHELD):
+        logging.getLogger(name).setLevel(max(number, logging.WARNING))
+    logging.captureWarnings(capture=True)
+
+
+def configure_lines(log_format: str, out: TextIO) -> tuple[list[Processor], list[Processor]]:
+    """Set up structlog only; returns the processors that the standard library's logging may use, too."""
+    console = log_format == "console" or (log_format == "auto" and out.isatty())
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -136,18 +156,4 @@ def configure_logging(log_format: str = "auto", level: str = "info", *, stream: 
         logger_factory=lambda *names: _NamedLogger(out, str(names[0]) if names else ""),
         cache_logger_on_first_use=False,
     )
-    handler = logging.StreamHandler(out)
-    # Also for loggers that are created later.
-    handler.addFilter(lambda record: record.levelno >= logging.WARNING or not is_withheld(record.name))
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *ending],
-        )
-    )
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(number)
-    for name in (*_QUIET, *WITHHELD):
-        logging.getLogger(name).setLevel(max(number, logging.WARNING))
-    logging.captureWarnings(capture=True)
+    return shared, ending

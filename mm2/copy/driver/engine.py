@@ -18,11 +18,12 @@ import structlog
 
 from mm2.copy.causes import StoppedPartition, causes_of, sentences_of
 from mm2.copy.driver.batch import MicroBatch
+from mm2.copy.driver.given_spark import GivenSpark
 from mm2.copy.driver.identity import DriverIdentity
 from mm2.copy.driver.jvm import SparkUnavailable, is_local
 from mm2.copy.driver.lane import CurrentLedger, Lane, Paused, Starts
 from mm2.copy.driver.server import ChannelServer
-from mm2.copy.driver.settings import is_encrypted, spark_props
+from mm2.copy.driver.settings import given_props, is_encrypted, spark_props
 from mm2.copy.driver.slots import Slots
 from mm2.copy.driver.spark import Spark, failure_of
 from mm2.copy.driver.status import FlowStatus, LaneStatus, PartitionStatus
@@ -48,13 +49,22 @@ _MOST_JOBS: Final = 1 << 14
 class CopyEngine:
     """Starts Spark in the background and opens copy jobs. One engine serves all flows of a process.
 
-    ``user_props`` are the user's ``spark.*`` keys.
+    ``user_props`` are the user's ``spark.*`` keys; ``context`` is a SparkContext that the process was given (None: the engine
+    starts its own). Raises ConfigException.
     """
 
-    def __init__(self, user_props: Mapping[str, str]) -> None:
-        self._props = spark_props(user_props)
+    def __init__(self, user_props: Mapping[str, str], context: Any = None) -> None:
+        self._log = structlog.get_logger(__name__)
+        self.spark: Spark | GivenSpark
+        if context is None:
+            self._props = spark_props(user_props)
+            self.spark = Spark(self._props, on_up=self._spark_is_up)
+        else:
+            self._props, late = given_props(user_props, dict(context.getConf().getAll()))
+            self.spark = GivenSpark(context, on_up=self._spark_is_up)
+            for warning in late:
+                self._log.warning("%s", warning)
         self.is_local = is_local(self._props)
-        self.spark = Spark(self._props, on_up=self._spark_is_up)
         self.slots = Slots(None if self.is_local else 0)
         self._server: ChannelServer | None = None
         self._host = ""
@@ -65,7 +75,6 @@ class CopyEngine:
         self._running: dict[str, MicroBatch] = {}  # batches whose Spark job has not returned, by id
         self._counted: Any = None  # the context whose slots are being counted
         self._stopped = threading.Event()
-        self._log = structlog.get_logger(__name__)
 
     @property
     def master(self) -> str:
@@ -76,6 +85,11 @@ class CopyEngine:
     def down(self) -> SparkDown | None:
         """Why no task can be started; None when tasks can be started, and while Spark starts for the first time."""
         return self.spark.down or (self.slots.down if self.spark.is_up else None)
+
+    @property
+    def ended(self) -> SparkDown | None:
+        """That the given Spark context has ended; None before, and for an own one, which is replaced."""
+        return self.spark.down if isinstance(self.spark, GivenSpark) else None
 
     def start(self) -> None:
         """Start Spark in the background. Idempotent."""

@@ -55,7 +55,10 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "spark.broadcast.compress": "false",
     "spark.cleaner.periodicGC.interval": "5min",
 }
-_ALWAYS: Final = {"spark.speculation": "false", "spark.task.maxFailures": "1"}
+#: Prefix of keys that Spark does not read.
+_OWN: Final = "spark.mm2."
+#: Two attempts of a task would both write.
+ALWAYS: Final = {"spark.speculation": "false", "spark.task.maxFailures": "1"}
 _LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 _AUTHENTICATE: Final = "spark.authenticate"
@@ -77,12 +80,12 @@ def spark_props(user: Mapping[str, str]) -> dict[str, str]:
     micro-batch. On a cluster Spark chooses the driver's address, unless the master is on loopback. Raises ConfigException for other
     values of these keys, and for a cluster whose connections would not be protected, unless ``user`` or spark-defaults.conf states that.
     """
-    for key, value in _ALWAYS.items():
+    for key, value in ALWAYS.items():
         if user.get(key, value).strip().lower() != value:
             raise ConfigException(
                 f"Invalid value {user[key]} for configuration {key}: it must be {value}, because two attempts of a task would both write."
             )
-    props = {**DEFAULTS, **user, **_ALWAYS}
+    props = {**DEFAULTS, **user, **ALWAYS}
     props.setdefault("spark.driver.extraJavaOptions", _JVM_OPTIONS)
     if is_local(props):
         # Do not import modules from the current directory.
@@ -94,6 +97,29 @@ def spark_props(user: Mapping[str, str]) -> dict[str, str]:
     if path := os.environ.get("PYTHONPATH"):
         props.setdefault("spark.executorEnv.PYTHONPATH", path)
     return {**props, **_protection({**_spark_defaults(), **props})}
+
+
+def given_props(user: Mapping[str, str], context: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """The settings of a Spark context that exists already, with the user's keys of this project, and a warning for each of the user's
+    ``spark.*`` keys that it does not have. Raises ConfigException for a context in which copying is not possible, or not safe.
+    """
+    own = {key: value for key, value in user.items() if key.startswith(_OWN)}
+    late = [
+        f"{key} has no effect: the Spark context of this process was created before, with "
+        + ("another value." if key in context else "none.")
+        for key, value in sorted(user.items())
+        if key not in own and key not in ALWAYS and context.get(key) != value
+    ]
+    if _is_on(context, "spark.speculation"):
+        raise ConfigException(
+            "Invalid value true for configuration spark.speculation of the Spark context: two attempts of a task would both write."
+        )
+    stated = {**context, **user}
+    if not (is_local(context) or is_encrypted(context) or _is_on_loopback(context) or _is_off(stated, _CRYPTO)):
+        raise ConfigException(
+            f"The Spark context does not encrypt its connections to other machines. If that network is trusted, set {_CRYPTO}=false."
+        )
+    return {**context, **own}, late
 
 
 def is_encrypted(props: Mapping[str, str]) -> bool:

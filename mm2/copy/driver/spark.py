@@ -81,11 +81,6 @@ class Spark:
             return self._lost
 
     @property
-    def unavailable_reason(self) -> str:
-        """The message of `down`; empty when it is None."""
-        return str(self.down or "")
-
-    @property
     def is_up(self) -> bool:
         """Whether there is a context, and its JVM is alive."""
         context, jvm = self._context, self._jvm
@@ -137,7 +132,7 @@ class Spark:
                     return context
                 self.check_jvm()
                 self._stopping.wait(_PAUSE_S)  # another thread may be replacing it
-            unavailable_reason = self.unavailable_reason
+            unavailable_reason = str(self.down or "")
             if unavailable_reason != reported and on_wait is not None:
                 reported = unavailable_reason
                 on_wait(unavailable_reason)
@@ -145,24 +140,13 @@ class Spark:
 
     def warm_up(self, context: Any) -> None:
         """Run an empty job: it starts the Python workers' daemon and loads the classes that a job needs."""
-        from mm2.copy.executor.task import run  # noqa: PLC0415
-
-        context.setJobGroup("mm2", "warm-up")
-        context.parallelize([], 1).mapPartitions(run).collect()
+        warm_up(context)
 
     def cancel(self, group: str) -> None:
         """Cancel the jobs of a group; returns immediately."""
-
-        def cancel() -> None:
-            context = self._context
-            if context is None or self._stopping.is_set():
-                return
-            try:
-                bounded(lambda: context.cancelJobGroup(group), _CALL_TIMEOUT_S)
-            except Exception:  # noqa: BLE001  (on any error check the JVM)
-                self.check_jvm()
-
-        threading.Thread(target=cancel, name="spark-cancel", daemon=True).start()
+        context = self._context
+        if context is not None and not self._stopping.is_set():
+            cancel_in_background(context, group, self.check_jvm)
 
     def check_jvm(self) -> None:
         """Check the JVM after a failed call. If it has ended, stopped or does not respond, start another one.
@@ -279,10 +263,7 @@ class Spark:
         python = self._props.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
         os.environ["PYSPARK_PYTHON"] = sys.executable if is_local(self._props) else python
         os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-        # py4j logs a traceback for every broken connection; this class logs a lost JVM once.
-        logging.getLogger("py4j").setLevel(logging.CRITICAL)
-        logging.getLogger().addFilter(_is_not_py4j)  # adding the same function twice has no effect
-        warnings.filterwarnings("ignore", message="Unable to cleanly shutdown Spark JVM")
+        quiet_py4j()
         jvm = Jvm(self._props, self._options)
         with self._changed:
             self._jvm = jvm
@@ -332,6 +313,33 @@ class Spark:
         except Exception:  # noqa: BLE001
             return died
         return SparkDown(SparkDownCode.APPLICATION_ENDED, "it has stopped") if stopped else None
+
+
+def quiet_py4j() -> None:
+    """py4j logs a traceback for every broken connection; a lost JVM is logged here, once."""
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_is_not_py4j)  # adding the same function twice has no effect
+    warnings.filterwarnings("ignore", message="Unable to cleanly shutdown Spark JVM")
+
+
+def warm_up(context: Any) -> None:
+    """Run an empty job."""
+    from mm2.copy.executor.task import run  # noqa: PLC0415  (imported together with Spark)
+
+    context.setJobGroup("mm2", "warm-up")
+    context.parallelize([], 1).mapPartitions(run).collect()
+
+
+def cancel_in_background(context: Any, group: str, failed: Callable[[], None]) -> None:
+    """Cancel the jobs of a group; ``failed`` is called on any error."""
+
+    def cancel() -> None:
+        try:
+            bounded(lambda: context.cancelJobGroup(group), _CALL_TIMEOUT_S)
+        except Exception:  # noqa: BLE001
+            failed()
+
+    threading.Thread(target=cancel, name="spark-cancel", daemon=True).start()
 
 
 def bounded(call: Callable[[], T], timeout_s: float) -> T:

@@ -131,8 +131,9 @@ class MirrorMaker:
         stopping: threading.Event | None = None,
         apps: Apps | None = None,
         file: Path | None = None,
+        spark_context: Any = None,
     ) -> None:
-        """``file`` is the properties file, by which commands find the process."""
+        """``file`` is the properties file, by which commands find the process. ``spark_context`` is used instead of an own one."""
         self._config = config
         # Settings in effect, resolved once: their references may no longer exist when the next file is read.
         self._frozen = _frozen(config)
@@ -143,7 +144,7 @@ class MirrorMaker:
         self._plugins.limit(plugin_limits(config))
         self._plans = plan_flows(config, targets, self._plugins)
         # Creating the engine is cheap, only its start is not; a flow that starts to copy later uses the same one.
-        self._engine = CopyEngine(config.spark_props())
+        self._engine = CopyEngine(config.spark_props(), spark_context)
         self._rest = FlowsRest(config, apps, file, failing=self._failing_lanes) if serves_rest(config) else None
         self.checkpoint_latencies = CheckpointLatencies()
         self.flows: list[Flow] = []
@@ -178,11 +179,14 @@ class MirrorMaker:
     def wait(self, stopping: threading.Event, file: ConfigFile | None = None) -> None:
         """Wait for `stopping`, apply new versions of `file`, and restart what fails.
 
-        Raises FlowFailed if a herder has ended by itself, except if only its target could not be used yet.
+        Raises FlowFailed if a herder has ended by itself, except if only its target could not be used yet, and if a Spark context has ended
+        that this process does not replace.
         """
         next_look_s = next_try_s = next_glance_s = 0.0
         unsettled = False
         while not stopping.wait(_WATCH_S):
+            if (ended := self._engine.ended) is not None:
+                raise FlowFailed(f"Nothing can be copied any more: {ended}", started=True)
             if self._waiting and time.monotonic() >= next_glance_s:
                 self._begin_where_target_has_come()
                 next_glance_s = time.monotonic() + _TARGET_AGAIN_S

@@ -227,8 +227,8 @@ def test_without_java_the_job_reports_it_and_starts_once_java_is_available(
 )
 def test_an_unknown_spark_master_is_reported(master: str, sentence: str, capfd: pytest.CaptureFixture[str]) -> None:
     with capture_logs() as logs, engine_of(spark__master=master) as engine:
-        wait_until(lambda: engine.spark.unavailable_reason, 30)
-        assert engine.spark.unavailable_reason == f"Spark does not start: {sentence}"
+        wait_until(lambda: engine.down, 30)
+        assert str(engine.down) == f"Spark does not start: {sentence}"
     assert next(line["error"] for line in logs if line["event"] == "Spark does not start") == sentence
     assert capfd.readouterr().err == "", "one sentence and no traces"
 
