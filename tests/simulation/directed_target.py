@@ -418,11 +418,8 @@ def _in_sync(profile: Profile) -> None:
 
 
 def policy_changes(scenario: Scenario) -> None:
-    """Holders die with many records that they have not committed, some while they still read past those of their predecessor.
-    In between the replication policy changes, and changes back, and leaders move.
-    """
+    """Holders die with many records that they have not committed. In between the replication policy changes, and leaders move."""
     world, random = scenario.world, scenario.world.random
-    scenario.add_other_topic()
     world.run(4.0)
     for number in range(10):
         _crash(scenario)
@@ -439,37 +436,9 @@ def policy_changes(scenario: Scenario) -> None:
             world.run(world.now + random.choice([1.0, 4.0]))
 
 
-def late_requests_elsewhere(scenario: Scenario) -> None:
-    """A holder dies with pipelined requests, of which the first waits for followers, and the replication policy changes. When the
-    followers fetch again, the broker reads the others one by one, during the look-up of the next holder."""
-    world, target, random = scenario.world, scenario.target, scenario.world.random
-    scenario.add_other_topic()
-    world.run(4.0)
-    for _ in range(8):
-        data: Place = (scenario.oracle.remote, 0)
-        _slow(target, data)
-        world.run(world.now + 0.5 + random.random())
-        _crash(scenario)
-        world.run(world.now + 0.5)
-        scenario.use_other_policy()
-        _start(scenario)
-        world.run(world.now + 2.0 + random.random())
-        _well(target, data)
-        world.run(world.now + 6.0)
-
-
 def _never_committed(profile: Profile) -> None:
     _seldom(profile)
     profile.produce_every_s = 0.02
-
-
-def _pipelined(profile: Profile) -> None:
-    """Slow followers stay in sync, and brokers process requests of closed connections."""
-    _seldom(profile)
-    profile.partitions = 1
-    profile.produce_every_s = 0.05
-    profile.target.lag_time_s = 120.0
-    profile.target.late_requests = True
 
 
 # -- a deposed leader of the ledger
@@ -819,7 +788,6 @@ def target_shortened_behind_a_cut(scenario: Scenario) -> None:
 LATE_OLD_BATCH = Schedule(late_old_batch, _old_and_in_sync)
 REVIVED_SESSION = Schedule(revived_session, _in_sync)
 POLICY_CHANGES = Schedule(policy_changes, _never_committed)
-LATE_ELSEWHERE = Schedule(late_requests_elsewhere, _pipelined)
 DEPOSED_TARGET_LEADER = Schedule(deposed_target_leader, _seldom_old_and_slow)
 
 
@@ -836,7 +804,6 @@ TARGET: tuple[Schedule, ...] = (
     DEPOSED_TARGET_LEADER,
     REVIVED_SESSION,
     POLICY_CHANGES,
-    LATE_ELSEWHERE,
     Schedule(rules_changed_beside_a_deposed_leader, _seldom_and_few),
     Schedule(stale_ledger_leader, _short_batches),
     Schedule(target_shortened_behind_a_cut, _alarm),

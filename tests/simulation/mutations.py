@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mm2.copy.executor.commit.commits import Commits
 from mm2.copy.executor.copier import Copier
 from mm2.copy.executor.fetching.source import Source
 from mm2.copy.executor.link import DriverLink
@@ -25,14 +24,13 @@ from mm2.copy.executor.partition.window import Window
 from mm2.copy.executor.producing.outbox_events import OutboxEvent
 from mm2.copy.executor.producing.produce_outcomes import ProduceOutcomes
 from mm2.copy.executor.producing.progress_look_ups import ProgressLookUps
-from mm2.copy.executor.sessions import continued_sessions
 from mm2.copy.executor.sessions.continued_sessions import ContinuedSessions
 from mm2.copy.executor.sessions.losses import Losses
 from mm2.copy.executor.sessions.new_sessions import NewSessions
 from mm2.copy.executor.sessions.opening import Opening
 from mm2.copy.executor.sessions.session_table import SessionTable
 from mm2.copy.progress.ledger import Ledger
-from mm2.copy.progress.session import Lease, LedgerEntry, Session, Start, count_after
+from mm2.copy.progress.session import Lease, Session, Start, count_after
 from mm2.copy.progress.target_progress import ProgressQuestion, TargetLookUp, TargetProgress
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import LATEST, TopicPartition
@@ -56,7 +54,6 @@ from tests.simulation.directed_sequences import (
 )
 from tests.simulation.directed_target import (
     DEPOSED_TARGET_LEADER,
-    LATE_ELSEWHERE,
     LATE_OLD_BATCH,
     POLICY_CHANGES,
     REVIVED_SESSION,
@@ -276,23 +273,13 @@ def _without_ended(
     return {tp: question._replace(ended=()) for tp, question in _questions(self, asked).items()}
 
 
-_take_over = ContinuedSessions.take_over
+_choose = Opening._choose
 
 
-async def _without_look_up_elsewhere(self: ContinuedSessions, asking: list[tuple[Cursor, LedgerEntry]]) -> None:
-    await _take_over(self, [(cursor, entry) for cursor, entry in asking if not cursor.is_elsewhere])
-    elsewhere: dict[TopicPartition, int | None] = {
-        cursor.partition: entry.mark.source for cursor, entry in asking if cursor.is_elsewhere
-    }
-    if elsewhere:
-        self._new_sessions.open(elsewhere)
-
-
-_entry = Commits.entry
-
-
-def _entry_in_the_new_topic(self: Commits, cursor: Cursor) -> LedgerEntry:
-    return _entry(self, cursor).replace(remote_topic=cursor.outbox.partition.topic)
+def _from_the_beginning(self: Opening, ways: Any, cursor: Cursor, start: Start, *, confirmed: bool) -> None:
+    if start.entry is not None and self._sessions.has_former_topic(start.entry):
+        start = dataclasses.replace(start, position=0)
+    _choose(self, ways, cursor, start, confirmed=confirmed)
 
 
 #: Reverts S8, which alone keeps old batches from overtaking each other.
@@ -488,26 +475,14 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "R8",
         "a session continues in a remote topic of another name",
-        ((SessionTable, "is_elsewhere", lambda *_: False),),
+        ((SessionTable, "has_former_topic", lambda *_: False),),
         schedule=POLICY_CHANGES,
     ),
     Mutation(
         "R8",
-        "records in flight to the topic with the old name are not looked up",
-        ((ContinuedSessions, "take_over", _without_look_up_elsewhere),),
-        schedule=POLICY_CHANGES,
-    ),
-    Mutation(
-        "R8",
-        "while they are read past, the ledger names the topic with the new name",
-        ((Commits, "entry", _entry_in_the_new_topic),),
-        schedule=POLICY_CHANGES,
-    ),
-    Mutation(
-        "R8",
-        "one look-up in the topic with the old name is enough",
-        ((continued_sessions, "_is_settled", lambda *_: True),),
-        schedule=LATE_ELSEWHERE,
+        "copying begins again in a remote topic of another name",
+        ((Opening, "_choose", _from_the_beginning),),
+        ("policy",),
     ),
     Mutation(
         "R4",

@@ -45,6 +45,8 @@ class Seen:
     offsets: dict[str, int] = field(default_factory=dict)  # by remote topic
     serials: list[int] = field(default_factory=list)
     counts: dict[int, int] = field(default_factory=dict)
+    topics: set[tuple[str, int]] = field(default_factory=set)  # remote topic and serial
+    again_from: int = 0  # source offset from which records may be in another remote topic, too
     batches: list[Batch] = field(default_factory=list)
     cursor: int = 0  # index in the source's log of the next expected record
     free: bool = False  # order and gaps are only checked at the end
@@ -77,7 +79,7 @@ class Excuses:
 class Oracle:
     """``topic`` and ``remote`` are the names on source and target; ``former`` are remote topics before a change of the policy.
 
-    Their records count together: each is in one of them.
+    Their records count together. Those that were not committed before a change may be in each topic, once.
     """
 
     def __init__(self, source: Cluster, target: Cluster, topic: str, remote: str, partitions: int) -> None:
@@ -154,6 +156,8 @@ class Oracle:
         """The replication policy gives the remote topic another name."""
         self.former.add(self.remote)
         self.remote = remote
+        for seen in self.seen.values():
+            seen.again_from = seen.verified
 
     def target_advanced(self, _node: int, replica: Replica) -> None:
         """The target's high watermark has moved: I1."""
@@ -176,6 +180,10 @@ class Oracle:
     def _arrived(self, topic: str, index: int, seen: Seen, what: tuple[int, bool]) -> None:
         serial, aborted = what
         self.checked += 1
+        if serial in seen.counts and (topic, serial) not in seen.topics and self._may_be_in_both(index, seen, serial):
+            seen.topics.add((topic, serial))
+            return
+        seen.topics.add((topic, serial))
         seen.serials.append(serial)
         seen.counts[serial] = seen.counts.get(serial, 0) + 1
         if self.excuses.resets.get(index):
@@ -200,6 +208,15 @@ class Oracle:
         for place, found in seen.unchecked:
             self._follows(index, seen, leader, place, found)
         seen.unchecked.clear()
+
+    def _may_be_in_both(self, index: int, seen: Seen, serial: int) -> bool:
+        """Whether a record was not committed when the remote topic got another name."""
+        leader = self.source.leader_replica((self.topic, index))
+        rest = leader.read(seen.again_from, leader.end, 1 << 30) if leader is not None else ()
+        records = (record for batch in rest if batch.control is None for record in batch.records)
+        return leader is None or any(
+            parse(record.value)[0] == serial and record.offset >= seen.again_from for record in records
+        )
 
     def _follows(self, index: int, seen: Seen, leader: Replica, where: str, serial: int) -> None:
         """Check that a record on the target is the next one of the source."""

@@ -38,7 +38,6 @@ from tests.simulation.storage import Replica, batch_at
 from tests.simulation.world import Lock, Secrets, World, patched
 
 TOPIC, REMOTE, OFFSETS = "orders", "A.orders", "mm2-offsets.A.internal"
-OTHER = "A-orders"  # the remote topic under the other policy
 CONNECTOR = "MirrorSourceConnector"
 _MONTH_MS = 30 * 86_400_000
 _REST_S = 240.0  # to recover from the faults
@@ -207,8 +206,6 @@ class Scenario:
         """Create the topics, a backlog and the flow."""
         self.source.create(TOPIC, self.profile.partitions)
         self.target.create(REMOTE, self.profile.partitions)
-        if "policy" in self.profile.families:
-            self.add_other_topic()
         if "large" in self.profile.families:
             self.limit_sizes()
         if "late" in self.profile.families:
@@ -222,10 +219,6 @@ class Scenario:
                 self._produce_batch(index)
         self.world.after(0.01, self._produce)
         self.driver.start()
-
-    def add_other_topic(self) -> None:
-        """Create the remote topic that the other policy names."""
-        self.target.create(OTHER, self.profile.partitions)
 
     def limit_sizes(self) -> None:
         """Larger records than `LARGEST_BYTES` go to a dead letter topic. They count as optional on the target."""
@@ -567,8 +560,11 @@ class Scenario:
         self._change_between_starts(change)
 
     def use_other_policy(self) -> None:
-        """The next task copies to the remote topic that the other policy names."""
-        remote = OTHER if self.oracle.remote == REMOTE else REMOTE
+        """The next task copies to another remote topic."""
+        remote = f"{REMOTE}-{len(self.oracle.former)}"
+        self.target.create(remote, self.profile.partitions)
+        if REMOTE in self.target.max_message_bytes:
+            self.target.max_message_bytes[remote] = LARGEST_BYTES
         parts = tuple(_replace(part, remote_topic=remote) for part in self.driver.spec.partitions)
         self.world.say("the policy changes", remote=remote)
         self.driver.spec = _replace(self.driver.spec, partitions=parts)

@@ -2,8 +2,8 @@
 
 Formatting supports every letter. Parsing supports year, month, day, hour, minute, second, millisecond, AM/PM, day of
 the year, names of months and weekdays, and zones as offsets or as UTC and GMT; patterns with weeks cannot be parsed. As
-in Java, numbers may exceed the range of their field (month 13 is January), and dates before 15 October 1582 are in the
-Julian calendar.
+in Java, numbers may exceed the range of their field (month 13 is January). Unlike in Java, dates before 15 October 1582
+are in the Gregorian calendar, too.
 """
 
 from __future__ import annotations
@@ -23,9 +23,6 @@ _MONTHS: Final = (
     *("July", "August", "September", "October", "November", "December"),
 )
 _DAYS: Final = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-# The first day of the Gregorian calendar, in days since 1970 and as a date.
-_CUTOVER_DAYS: Final = -141427
-_CUTOVER: Final = (1582, 10, 15)
 _OFFSET: Final = re.compile(r"(?:GMT|UTC)?([+-])(\d{1,2}):?(\d{2})?")
 _NUMBER: Final = re.compile(r"-?\d+")
 
@@ -129,7 +126,7 @@ class _Moment:
 
     def date(self) -> tuple[int, int, int]:
         """Year, month, day; the year is astronomical: 0 is 1 BC."""
-        return _civil(self.days) if self.days >= _CUTOVER_DAYS else _julian(self.days)
+        return _civil(self.days)
 
     def day_of_year(self) -> int:
         year = self.date()[0]
@@ -323,32 +320,18 @@ def _week_begin(days: int) -> int:
 
 
 def _days_of(year: int, month: int, day: int) -> int:
-    """Days since 1970 of a date, Gregorian from the cutover on, Julian before."""
+    """Days since 1970 of a date."""
     march_year = year - (month <= 2)
     day_of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
-    days = march_year * 365 + march_year // 4 + day_of_year
-    if (year, month, day) >= _CUTOVER:
-        return days - march_year // 100 + march_year // 400 - 719468
-    return days - 719470
+    return march_year * 365 + march_year // 4 - march_year // 100 + march_year // 400 + day_of_year - 719468
 
 
 def _civil(days: int) -> tuple[int, int, int]:
-    """Year, month and day of the Gregorian calendar."""
-    days += 719468
-    era, of_era = divmod(days, 146097)
+    """Year, month and day."""
+    era, of_era = divmod(days + 719468, 146097)
     year_of_era = (of_era - of_era // 1460 + of_era // 36524 - of_era // 146096) // 365
-    return _of_march_year(year_of_era + era * 400, of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100))
-
-
-def _julian(days: int) -> tuple[int, int, int]:
-    """Year, month and day of the Julian calendar."""
-    days += 719470
-    era, of_era = divmod(days, 1461)
-    year_of_era = (of_era - of_era // 1460) // 365
-    return _of_march_year(year_of_era + era * 4, of_era - 365 * year_of_era)
-
-
-def _of_march_year(year: int, day_of_year: int) -> tuple[int, int, int]:
+    day_of_year = of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
     month = (5 * day_of_year + 2) // 153
     day = day_of_year - (153 * month + 2) // 5 + 1
+    year = year_of_era + era * 400
     return (year, month + 3, day) if month < 10 else (year + 1, month - 9, day)

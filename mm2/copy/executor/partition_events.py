@@ -185,7 +185,7 @@ class PartitionEvents:
             return
         for outbox in shared.outboxes:
             other = None if outbox.source is None else self._cursors.get(outbox.source)
-            if other is None or other is cursor or other.stopped or other.is_elsewhere:
+            if other is None or other is cursor or other.stopped:
                 continue
             if written.target_base < other.window.target:
                 self._losses.target_went_back(other, written.target_base)

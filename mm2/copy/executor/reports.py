@@ -76,7 +76,7 @@ def progress_of(cursor: Cursor) -> PartitionProgress:
         cursor.spec.topic,
         cursor.spec.partition,
         window.position,
-        -1 if cursor.is_elsewhere else window.target,
+        window.target,
         cursor.high_watermark,
         *cursor.current_state(),
         cursor.has_ended,

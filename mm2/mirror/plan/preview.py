@@ -188,7 +188,6 @@ class _Previewer:
         self._record_changes()
         source = target = TopicsSeen({}, {})
         topics: set[str] = set()
-        former: set[str] = set()
         if self._plan.replicates and len(self._admins) == len(Side):
             try:
                 source = self._seen(Side.SOURCE, self._selection.is_selected)
@@ -196,7 +195,7 @@ class _Previewer:
                 target = self._seen(Side.TARGET, lambda topic: topic in remotes or self._selection.is_remote(topic))
                 topics = self._topics_to_copy(source)
                 self._nothing_selected(topics)
-                former = self._other_names(topics, target)
+                self._other_names(topics, target)
                 self._lost_copies(topics)
                 self._remote_topics(topics, source, target)
                 self._merges(topics, source)
@@ -216,7 +215,6 @@ class _Previewer:
                 **own,
                 Resource.SELECTED_TOPICS: {*source.partitions, *source.unknown, *literal},
                 Resource.REMOTE_TOPICS: {*map(self._selection.remote, topics)},
-                Resource.FORMER_TOPICS: former,
                 Resource.GROUPS: self._groups(),
                 Resource.SYNCS_TOPIC: {syncs_topic(self._props)},
             },
@@ -409,26 +407,19 @@ class _Previewer:
             why, partitions = str(unread[0]).rstrip("."), counted(len(unread), "partition")
             self._notes.append(UNCOMPARED(is_known=False, target=alias, partitions=partitions, why=why))
 
-    def _other_names(self, topics: Collection[str], target: TopicsSeen) -> set[str]:
+    def _other_names(self, topics: Collection[str], target: TopicsSeen) -> None:
         """Report remote topics to which the replication policy or the transformations now give other names than when they
-        were copied. Returns those with the old names that exist.
+        were copied.
         """
         try:
             ledger = self._ledgers.own()
         except KafkaFailure:
-            return set()  # nothing has been copied, or this is reported elsewhere
+            return  # nothing has been copied, or this is reported elsewhere
         entries = filter(None, (ledger.entry(tp) for tp in ledger.partitions() if tp.topic in topics))
         names = {(entry.remote_topic, self._selection.remote(entry.topic)) for entry in entries}
         renamed = sorted((before, now) for before, now in names if before != now)
         if not renamed:
-            return set()
-        former = sorted({before for before, _ in renamed})
-        described = {
-            name: answer
-            for some in chunks(former, TOPICS_PER_REQUEST)
-            for name, answer in self._admins[Side.TARGET].describe_topics(some).items()
-        }
-        gone = {name for name in former if vanished(described[name])}
+            return
         existing = sorted({now for _, now in renamed if now in target.partitions})
         self._notes.append(
             f"Remote topics get other names: {_first_of([f'{before} -> {now}' for before, now in renamed])}. Copying continues at "
@@ -437,12 +428,6 @@ class _Previewer:
         )
         if existing:
             self._notes.append(f"Topics with the new names exist already, records are appended: {_first_of(existing)}.")
-        if gone:
-            self._notes.append(
-                f"Topics with the old names do not exist any more: {_first_of(sorted(gone))}. Records that were in flight when the "
-                "flow last stopped are copied again."
-            )
-        return set(former) - gone
 
     def _remote_topics(self, topics: Collection[str], source: TopicsSeen, target: TopicsSeen) -> None:
         alias = self._pair.target

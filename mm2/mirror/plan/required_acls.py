@@ -54,7 +54,6 @@ class Resource(StrEnum):
 
     SELECTED_TOPICS = "the topics to copy"
     REMOTE_TOPICS = "the remote topics"
-    FORMER_TOPICS = "the remote topics with the old names"
     SYNCS_TOPIC = "topic `mm2-offset-syncs.B.internal`"
     STORES = "topics `mm2-configs.A.internal`, `mm2-offsets.A.internal`, `mm2-status.A.internal`"
     LEDGER = "topic `mm2-ledger.A.internal` (a connector on a Connect cluster: prefix `mm2-ledger-`)"
@@ -157,14 +156,6 @@ RIGHTS: Final = (
         Resource.REMOTE_TOPICS,
         (_READ,),
         "no duplicates after a failure",
-        "at-least-once; the partition's note reports it",
-    ),
-    Right(
-        Feature.COPYING,
-        _TARGET,
-        Resource.FORMER_TOPICS,
-        (_READ,),
-        "no duplicates after a change of the replication policy",
         "at-least-once; the partition's note reports it",
     ),
     Right(
@@ -438,8 +429,7 @@ class AclStatus:
 class Names:
     """The names of resources on both clusters, as far as known.
 
-    `Resource.GROUPS` are the source's groups that are translated, `Resource.FORMER_TOPICS` remote topics to which another
-    replication policy copied. Those of the worker and the constant ones are added by `required_acls`.
+    `Resource.GROUPS` are the source's groups that are translated. Those of the worker and the constant ones are added by `required_acls`.
     """
 
     by_resource: Mapping[Resource, Collection[str]]

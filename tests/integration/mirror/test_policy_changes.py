@@ -114,18 +114,24 @@ def write(broker: LocalKafka, topic: str, first: int, after: int) -> None:
     assert producer.flush(60) == 0
 
 
-def assert_each_once(source: list[list[int]], *topics: list[list[int]]) -> None:
-    """No record is missing or in two topics, and each topic has the order of the source."""
+def assert_complete(source: list[list[int]], *topics: list[list[int]]) -> None:
+    """No record is missing, or twice in a topic, and each topic has the order of the source."""
+    assert_none_missing(source, *topics)
+    for topic in topics:
+        assert topic == [sorted({*rows}) for rows in topic]
+
+
+def assert_none_missing(source: list[list[int]], *topics: list[list[int]], is_exact: bool = False) -> None:
+    """What a killed process had not committed may be in several topics, except in exactly-once mode."""
     for index, wanted in enumerate(source):
         found = [number for topic in topics for number in topic[index]]
-        assert sorted(found) == wanted, f"partition {index}: {len(wanted)} records, {len(found)} found"
-        for topic in topics:
-            assert topic[index] == sorted(topic[index])
+        assert {*found} == {*wanted}, f"partition {index}: {len(wanted)} records, {len(found)} found"
+        assert not is_exact or len(found) == len(wanted)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
-def test_no_record_is_lost_or_twice_where_the_policy_changes_after_each_kill(
+def test_no_record_is_lost_where_the_policy_changes_after_each_kill(
     kafka_a: LocalKafka,
     kafka_b: LocalKafka,
     tmp_path: Path,
@@ -133,8 +139,9 @@ def test_no_record_is_lost_or_twice_where_the_policy_changes_after_each_kill(
     mode: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Given a flow that commits seldom; when it is killed, and started with the other policy, and back; validates that each
-    record is in exactly one of the two topics, that no group offset is past a record, and that nothing is reported lost.
+    """Given a flow that commits seldom; when it is killed, and started with the other policy, and back; validates that no
+    record is missing and, in exactly-once mode, that each is in one of the two topics; that no group offset is past a record,
+    and that nothing is reported lost.
     """
     alias, topic, group = f"k{unique[-6:]}", f"{unique}-killed", f"{unique}-group"
     default = f"{alias}.{topic}"
@@ -162,18 +169,15 @@ def test_no_record_is_lost_or_twice_where_the_policy_changes_after_each_kill(
                 process.eventually(functools.partial(has_more_everywhere, kafka_b, remote, before, 1_500), 120)
                 if number in {1, 3}:
                     process.eventually(functools.partial(has_changed_topics, process))
-                if number == 1 and mode != "enabled":
-                    assert process.lines(event="skipping records that")
                 if number < len(policies) - 1:
                     process.kill9(whole_family=True)
                     forget_configs(kafka_b, alias)
             traffic.finish()
         assert process is not None
         source = numbers(kafka_a, topic)
-        process.eventually(
-            lambda: sum(map(len, numbers(kafka_b, default) + numbers(kafka_b, topic))) >= sum(map(len, source)), 120
-        )
-        assert_each_once(source, numbers(kafka_b, default), numbers(kafka_b, topic))
+        last = [rows[-1:] for rows in source]
+        process.eventually(lambda: [rows[-1:] for rows in numbers(kafka_b, default)] == last, 120)
+        assert_none_missing(source, numbers(kafka_b, default), numbers(kafka_b, topic), is_exact=mode == "enabled")
         check_groups(process, kafka_a, kafka_b, topic, default, group)
         assert process.stop()[0] == 0
     finally:
@@ -228,7 +232,7 @@ def _checkpoints(
 def test_a_running_process_applies_the_change(
     kafka_a: LocalKafka, kafka_b: LocalKafka, tmp_path: Path, unique: str
 ) -> None:
-    """Given a flow under load; when its file changes; validates that each record is in one of the two topics."""
+    """Given a flow under load; when its file changes; validates that no record is missing, or twice in a topic."""
     alias, topic = f"k{unique[-6:]}", f"{unique}-live"
     create_here(kafka_a, topic)
     files = FlowFiles(tmp_path, alias, (kafka_a, kafka_b), topics=topic)
@@ -243,7 +247,7 @@ def test_a_running_process_applies_the_change(
         source = numbers(kafka_a, topic)
         last = [rows[-1:] for rows in source]
         process.eventually(lambda: [rows[-1:] for rows in numbers(kafka_b, topic)] == last, 120)
-        assert_each_once(source, numbers(kafka_b, f"{alias}.{topic}"), numbers(kafka_b, topic))
+        assert_complete(source, numbers(kafka_b, f"{alias}.{topic}"), numbers(kafka_b, topic))
         assert process.stop()[0] == 0
     finally:
         process.clean_up()
@@ -316,13 +320,9 @@ def test_records_in_flight_to_a_topic_that_is_deleted_are_copied_again(
             delete(kafka_b, old)
             forget_configs(kafka_b, alias)
             changed = files.write(DASHES)
-            renamed, *others = plan_notes(changed, files.flow, capsys)
+            renamed, existing = plan_notes(changed, files.flow, capsys)
             assert f"{old} -> {new}" in renamed
-            existing, gone = others
             assert existing == f"Topics with the new names exist already, records are appended: {new}."
-            assert gone.startswith(
-                f"Topics with the old names do not exist any more: {old}. Records that were in flight"
-            )
             process = MirrorProcess(changed, files.log(1), "B")
             process.eventually(lambda: sum(ends(kafka_b, new)) > 500, 120)
             traffic.finish()
@@ -336,8 +336,7 @@ def test_records_in_flight_to_a_topic_that_is_deleted_are_copied_again(
         assert foreign == list(range(-10, 0))[index::2]
         assert copied == source[index][-len(copied) :], "every record from the first on, once"
         assert {*first[index], *copied} == {*source[index]}
-    assert process.lines(event="at least once: the progress of the predecessor cannot be looked up")
-    assert old not in topics_of(kafka_b), "a look-up creates no topic"
+    assert old not in topics_of(kafka_b)
 
 
 @pytest.mark.slow
@@ -345,8 +344,8 @@ def test_a_topic_may_get_the_name_that_another_remote_topic_had(
     kafka_a: LocalKafka, kafka_b: LocalKafka, tmp_path: Path, unique: str
 ) -> None:
     """Given topics `x` and `k.x` of the source cluster k, whose copies are `k.x` and `k.k.x`; when the policy changes to
-    identity naming after a kill, so the copy of `k.x` gets the name that the copy of `x` had; validates that each record is
-    copied once.
+    identity naming after a kill, so the copy of `k.x` gets the name that the copy of `x` had; validates that no record is
+    missing, or twice in a topic.
     """
     alias, plain = f"k{unique[-6:]}", f"{unique}-x"
     dotted = f"{alias}.{plain}"
@@ -370,15 +369,14 @@ def test_a_topic_may_get_the_name_that_another_remote_topic_had(
         write(kafka_a, dotted, 102_000, 102_500)
         process = MirrorProcess(files.write(IDENTITY), files.log(1), "B")
         process.eventually(lambda: sum(ends(kafka_b, plain)) >= 500 and sum(ends(kafka_b, dotted)) >= 2_500, 120)
-        assert process.lines(event="skipping records that")
         assert process.stop()[0] == 0
     finally:
         process.clean_up()
     both = numbers(kafka_b, dotted)
     of_plain = [[number for number in rows if number < 100_000] for rows in both]
     of_dotted = [[number for number in rows if number >= 100_000] for rows in both]
-    assert_each_once(numbers(kafka_a, plain), of_plain, numbers(kafka_b, plain))
-    assert_each_once(numbers(kafka_a, dotted), numbers(kafka_b, f"{alias}.{dotted}"), of_dotted)
+    assert_complete(numbers(kafka_a, plain), of_plain, numbers(kafka_b, plain))
+    assert_complete(numbers(kafka_a, dotted), numbers(kafka_b, f"{alias}.{dotted}"), of_dotted)
 
 
 @pytest.mark.slow
@@ -386,8 +384,8 @@ def test_the_policy_changes_together_with_all_that_may_change(
     kafka_a: LocalKafka, kafka_b: LocalKafka, tmp_path: Path, unique: str
 ) -> None:
     """Given a flow that is killed with uncommitted records; when its policy, isolation level and topics change, the source
-    topic gets a partition, and topics with the new names exist with fewer partitions and other records; validates that each
-    record is copied once.
+    topic gets a partition, and topics with the new names exist with fewer partitions and other records; validates that no
+    record is missing, or twice in a topic.
     """
     alias, topic, added = f"k{unique[-6:]}", f"{unique}-all", f"{unique}-added"
     old, new = f"{alias}.{topic}", f"{alias}-{topic}"
@@ -420,13 +418,12 @@ def test_the_policy_changes_together_with_all_that_may_change(
         last = [rows[-1:] for rows in source]
         process.eventually(lambda: [rows[-1:] for rows in numbers(kafka_b, new)] == last, 120)
         process.eventually(lambda: numbers(kafka_b, remote) == numbers(kafka_a, added), 120)
-        assert process.lines(event="skipping records that")
         assert process.stop()[0] == 0
     finally:
         process.clean_up()
     copied = numbers(kafka_b, new)
     assert copied[0][0] == -1
-    assert_each_once(source, [*numbers(kafka_b, old), []], [copied[0][1:], *copied[1:]])
+    assert_complete(source, [*numbers(kafka_b, old), []], [copied[0][1:], *copied[1:]])
 
 
 @pytest.mark.slow

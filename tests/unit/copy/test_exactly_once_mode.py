@@ -22,7 +22,6 @@ from mm2.copy.executor.commit.commits import TransactionCommits
 from mm2.copy.executor.commit.transaction import TaskTransactions
 from mm2.copy.executor.copier import Copier
 from mm2.copy.executor.fetching.fetch_states import PartitionFetchState
-from mm2.copy.executor.partition.cursor import FormerLog
 from mm2.copy.executor.partition.events import SourceDiverged, SourceRecreated, Unreadable
 from mm2.copy.executor.partition.outbox import Outbox, OutboxState
 from mm2.copy.executor.partition.window import RangeAcknowledged, WindowEvent
@@ -365,10 +364,8 @@ def test_the_topic_with_the_new_name_counts_when_its_first_transaction_is_commit
     before = scene.positions.entries[-1].replace(remote_topic="old", target_id="gone")
     scene.positions.entries[:] = [before]
     scene.commits.start(TP, scene.successor())
-    scene.cursor.be_elsewhere("old", FormerLog("gone", 2))
-    described = scene.commits.entry(scene.cursor)
-    assert (described.remote_topic, described.target_id, described.target_epoch) == ("old", "gone", 2)
-    scene.cursor.leave_former_topic(100)
+    scene.cursor.former = FormerTopic("old", 100)
+    scene.cursor.window.trail.restart()
     scene.cursor.begin(Mark(100, -1, 0))
     scene.copy(0, 5)
     scene.commit(None if committed else COORDINATOR_ERROR)

@@ -21,7 +21,7 @@ from mm2.copy.executor.commit.syncs import Syncs
 from mm2.copy.executor.commit.transaction import TaskTransactions
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.partition import history
-from mm2.copy.executor.partition.cursor import Cursor, FormerLog
+from mm2.copy.executor.partition.cursor import Cursor
 from mm2.copy.executor.partition.outbox import Outbox
 from mm2.copy.executor.partition.window import SourceRange
 from mm2.copy.executor.producing.sink import Sink
@@ -162,7 +162,6 @@ class Commits:
     def entry(self, cursor: Cursor) -> LedgerEntry:
         """The ledger entry of a partition as it is now, without ``previous``."""
         part = cursor.spec
-        target = self._target_log(cursor)
         condition = cursor.current_condition()
         lost, lost_before = cursor.kept_losses()
         return LedgerEntry(
@@ -172,7 +171,7 @@ class Commits:
             cursor.window.mark,
             None,
             cursor.topic_id,
-            target.topic_id,
+            self._sink.topic_ids.get(part.remote_topic, ""),
             cursor.leader_epoch,
             self._sessions.get(part.source),
             dict(cursor.window.trail.gaps),
@@ -184,7 +183,7 @@ class Commits:
             cursor.conditions.note,
             end=cursor.known_end,
             lost_before=lost_before,
-            target_epoch=target.leader_epoch,
+            target_epoch=cursor.outbox.leader_epoch,
             lease=self._positions.lease(part.source),
             known_epoch=cursor.known_epoch,
             retired=cursor.retired,
@@ -197,19 +196,13 @@ class Commits:
             written_by=cursor.written_by,
         )
 
-    def _target_log(self, cursor: Cursor) -> FormerLog:
-        """The log to which the target offset of a partition's mark belongs."""
-        if cursor.elsewhere is not None:
-            return cursor.elsewhere
-        return FormerLog(self._sink.topic_ids.get(cursor.spec.remote_topic, ""), cursor.outbox.leader_epoch)
-
     @property
     def has_ledger(self) -> bool:
         """Whether there is a ledger, and it can be written."""
         return self._ledger is not None
 
     def _make_visible(self, cursor: Cursor, copied: SourceRange, last: int) -> None:
-        if self._syncs is not None and not cursor.is_elsewhere:
+        if self._syncs is not None:
             self._syncs.acked(cursor.partition, copied.first, last, copied.target_base, copied.count)
         self._arrived(cursor, copied)
 
@@ -318,8 +311,7 @@ class TransactionCommits(Commits):
         identity = cursor.outbox.identity
         is_own = identity is not None and copied.target_base >= 0 and not copied.already_copied
         cursor.written_by = identity.producer_id if identity is not None and is_own else -1
-        if not cursor.is_elsewhere:
-            self._in_transaction.append((cursor, copied, last))  # not visible before the commit
+        self._in_transaction.append((cursor, copied, last))  # not visible before the commit
 
     @property
     def has_records(self) -> bool:

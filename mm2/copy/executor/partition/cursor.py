@@ -6,11 +6,10 @@ advances in `mm2.copy.executor.partition.window`.
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 import structlog
 
@@ -58,21 +57,9 @@ QUEUE_LIMIT_BYTES: Final = 4 << 20
 QUEUE_LIMIT_S: Final = 1.0
 
 
-class FormerLog(NamedTuple):
-    """Topic id ("": unknown) and newest known leader epoch (-1: unknown) of a remote topic that is no longer written to."""
-
-    topic_id: str
-    leader_epoch: int
-
-
 @dataclass(slots=True, eq=False)
 class Cursor(CopyState):
-    """What the source reads, and what opens, commits and stops a partition.
-
-    ``elsewhere`` is the log of the remote topic of ``spec`` while it has another name than the topic of ``outbox``: the
-    replication policy has changed, and the records of a predecessor's session are skipped. Nothing is sent before the next
-    session.
-    """
+    """What the source reads, and what opens, commits and stops a partition."""
 
     passed_over: bool = False  # nothing of the last response was taken, for lack of time
     reads_committed: bool = (
@@ -86,7 +73,6 @@ class Cursor(CopyState):
     is_handed_off: bool = False
     retired: tuple[str, ...] = ()  # replaced topic ids of both sides
     former: FormerTopic | None = None  # see `LedgerEntry.former`
-    elsewhere: FormerLog | None = None
     last_stable: int = -1
     known_end: int = -1  # last known end offset of the source, also from a predecessor
     lost: list[Lost] = field(default_factory=list)
@@ -130,11 +116,6 @@ class Cursor(CopyState):
         """Whether the target rejects it, or it is suspended, paused or stopped: it need not be polled often."""
         is_paused = self.suspended or self.conditions.paused is not None
         return is_paused or self.outbox.refused or self.outbox.stopped
-
-    @property
-    def is_elsewhere(self) -> bool:
-        """Whether the session, which is to end, is in a remote topic of another name."""
-        return self.elsewhere is not None
 
     @property
     def is_at_rest(self) -> bool:
@@ -311,21 +292,6 @@ class Cursor(CopyState):
         self.leader_epoch, self.known_epoch, self.epochs = entry.source_epoch, entry.known_epoch, entry.source_epochs
         self.topic_id, self.known_end = entry.source_id, entry.end
 
-    def be_elsewhere(self, remote_topic: str, log: FormerLog) -> None:
-        """The records of the predecessor's session are in this topic."""
-        self.spec = dataclasses.replace(self.spec, remote_topic=remote_topic)
-        self.elsewhere = log
-
-    def leave_former_topic(self, position: int) -> None:
-        """Records from this source offset on are sent to the topic of the outbox. What is known of the other topic does not
-        apply to it.
-        """
-        self.former = FormerTopic(self.spec.remote_topic, position)
-        self.spec = dataclasses.replace(self.spec, remote_topic=self.outbox.partition.topic)
-        self.elsewhere = None
-        self.window.trail.restart()
-        self.window.foreign = 0
-
     def jump(self, offset: int, reason: str) -> None:
         """Continue at another source offset; offsets that are left out are counted under ``reason``."""
         self.emit(STATE_CHANGED)
@@ -416,7 +382,7 @@ class Cursor(CopyState):
         """Where nothing of a session is in flight, its successor need not read what other copies have put on the target since."""
         outbox = self.outbox
         is_at_rest = outbox.looked_up and outbox.idle and outbox.acked == outbox.next == self.window.records
-        if is_at_rest and not (self.is_elsewhere or self.predecessor.remaining) and self.window.pass_others():
+        if is_at_rest and not self.predecessor.remaining and self.window.pass_others():
             outbox.end_offset, self.written_by = self.window.target, -1
 
     def quarantine(self, entry: SourceRange, reason: str) -> None:

@@ -22,7 +22,6 @@ from mm2.copy.executor.sessions.preserved_starts import PreservedStart, Preserve
 from mm2.copy.executor.sessions.session_table import SessionTable
 from mm2.copy.progress.session import UNBOUNDED, LedgerEntry, Session
 from mm2.copy.progress.target_progress import (
-    GONE,
     LOOK_UP_REFUSED_S,
     InconsistentTarget,
     ProgressQuestion,
@@ -142,7 +141,7 @@ class ContinuedSessions:
         """Look up the progress of sessions that were not handed off cleanly, then continue each or open a new one."""
         waiting = {entry.target: (cursor, entry) for cursor, entry in asking}
         if others := [(cursor, entry) for cursor, entry in asking if waiting[entry.target][0] is not cursor]:
-            # After changes of the replication policy, two source partitions may have been copied to the same partition.
+            # Several source partitions are copied to one partition (a merge).
             self._tasks.spawn(self.take_over(others))
         refused_since: dict[TopicPartition, float] = {}
         found: dict[TopicPartition, tuple[int, float]] = {}
@@ -157,11 +156,7 @@ class ContinuedSessions:
             for tp, answer in (await self.look_up(questions)).items():
                 cursor, entry = waiting[tp]
                 if isinstance(answer, TargetProgress):
-                    if cursor.elsewhere is not None:
-                        epoch = max(cursor.elsewhere.leader_epoch, answer.leader_epoch)
-                        cursor.elsewhere = cursor.elsewhere._replace(leader_epoch=epoch)
-                    is_left = cursor.is_elsewhere or not self._spec.with_sessions
-                    if is_left and not _is_settled(found, tp, answer):
+                    if not self._spec.with_sessions and not _is_settled(found, tp, answer):
                         continue
                     if cursor.gaps is None:
                         self._take_over(cursor, entry, answer, positions)
@@ -258,16 +253,13 @@ class ContinuedSessions:
         positions[cursor.partition] = entry.mark.source
 
     def _question(self, cursor: Cursor, entry: LedgerEntry, session: Session) -> ProgressQuestion:
-        epoch, topic_id = cursor.outbox.leader_epoch, self._sink.topic_ids.get(entry.remote_topic, "")
-        if cursor.elsewhere is not None:  # the outbox is that of another topic
-            topic_id, epoch = cursor.elsewhere
         return ProgressQuestion(
             session.producer,
             entry.mark.records,
             entry.mark.target,
             session.start.target,
-            max(entry.target_epoch, epoch),
-            topic_id,
+            max(entry.target_epoch, cursor.outbox.leader_epoch),
+            self._sink.topic_ids.get(entry.remote_topic, ""),
             entry.ended_sessions,
             cursor.gaps is not None,
             None if cursor.window.others is None else cursor.window.trail.own_end(session.start.target),
@@ -275,10 +267,9 @@ class ContinuedSessions:
 
     def _is_refused(self, entry: LedgerEntry, answer: KafkaFailure, since: dict[TopicPartition, float]) -> bool:
         """Whether look-ups have failed for some time for a cause that does not change by itself: a broker may just have
-        started, or an ACL may be about to be granted. A topic that is written to is created again.
+        started, or an ACL may be about to be granted.
         """
-        is_gone = isinstance(answer, BrokerFailure) and answer.code in GONE and self._sessions.is_elsewhere(entry)
-        if not (answer.is_final or is_gone):
+        if not answer.is_final:
             since.pop(entry.target, None)
             return False
         now = time.monotonic()
@@ -412,8 +403,8 @@ def _is_settled(found: dict[TopicPartition, tuple[int, float]], tp: TopicPartiti
 
     A broker reads the requests that a dead executor has pipelined one after another, each when the one before is answered
     (fact 6). Where a session continues, its producer prevents that those which a look-up has not found are there twice. Where
-    another session follows in the same topic, the look-up is repeated before its first batch (rule R3). Neither applies where
-    copying continues in another topic, or in transactions.
+    another session follows in the same topic, the look-up is repeated before its first batch (rule R3). Neither applies in
+    transactions.
     """
     records, since = found.get(tp, (-1, 0.0))
     if records != progress.records:

@@ -263,7 +263,7 @@ class Losses:
         if topic_id != cursor.topic_id:
             cursor.retired = retire(cursor.retired, cursor.topic_id)
         cursor.topic_id = topic_id
-        if is_shared and not cursor.is_elsewhere:
+        if is_shared:
             self._new_sessions.replace(cursor)
         else:
             self._commit(cursor, lambda: self._release(cursor))

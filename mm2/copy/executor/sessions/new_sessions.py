@@ -123,8 +123,7 @@ class NewSessions:
         The ledger names the old session until the new one is written, so a crash changes nothing.
         """
         self._sessions.forget_ended(cursor.partition)
-        if not cursor.is_elsewhere:
-            self._sessions.ending[cursor.partition] = Ending((), mark.target, leader_epoch)
+        self._sessions.ending[cursor.partition] = Ending((), mark.target, leader_epoch)
         cursor.begin(mark)
         cursor.suspended = cursor.outbox.paused = True
         self.open({cursor.partition: mark.source})
@@ -154,7 +153,7 @@ class NewSessions:
         """
         session = self._sessions.current.get(cursor.partition)
         is_same = session is not None and self._sessions.rules_of(session) == self._sessions.rules
-        if is_same and self._spec.with_sessions and not cursor.is_elsewhere:
+        if is_same and self._spec.with_sessions:
             self.replace(cursor)  # only the source has changed
             return
         self._sessions.end_at(cursor.partition, cursor.window.mark)
@@ -284,24 +283,6 @@ class NewSessions:
         is_new, is_own = tp in self._sessions.new, tp not in self._sessions.unproven
         return Wanted(position, is_set=tp in self._sessions.set_by_user, is_new=is_new, is_own=is_own)
 
-    def _leave_former_topic(self, cursor: Cursor, position: int) -> None:
-        """Use the current remote topic from this position on, if the replication policy or a router has given it another name.
-
-        Not before a new session is opened, or a commit would describe the old one as that of the current topic.
-        """
-        if cursor.is_elsewhere:
-            before = cursor.spec.remote_topic
-            cursor.leave_former_topic(position)
-            self._sessions.marks.pop(cursor.partition, None)
-            self._sessions.current.pop(cursor.partition, None)
-            self._log.info(
-                "the remote topic has another name, copying continues there",
-                partition=str(cursor.partition),
-                position=position,
-                before=before,
-                topic=cursor.spec.remote_topic,
-            )
-
     async def _check_moved(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Where copying continues at positions that are not those of the ledger; the source offsets that they leave out are kept for
         the ledger (`SessionTable.passed_over`).
@@ -387,7 +368,6 @@ class NewSessions:
             positions = self._not_paused(await self._check_moved(positions))
         if self._spec.transactions is not None:
             for tp, position in positions.items():
-                self._leave_former_topic(self._cursors[tp], position)
                 mark = self._sessions.marks.get(tp)
                 self._sessions.current.pop(tp, None)
                 self._cursors[tp].set_target_error(None)
@@ -449,7 +429,6 @@ class NewSessions:
         """Brokers before 2.8 return producer ids only with the IdempotentWrite right (KIP-679)."""
         for tp, position in positions.items():
             cursor = self._cursors[tp]
-            self._leave_former_topic(cursor, position)
             cursor.annotate(note)
             self._log.warning(note, partition=str(tp))
             self._begin(cursor, Mark(position, -1, 0))
@@ -467,7 +446,6 @@ class NewSessions:
             # Where the look-up of the sessions before ended: what they have after it has appeared since (rule R3). The end offset may
             # come from a deposed leader, or from one that has brought back their records.
             mark = mark._replace(target=ending.end)
-        self._leave_former_topic(cursor, mark.source)
         self._begin(cursor, mark)
         cursor.shared_until = -1
         cursor.set_target_error(None)

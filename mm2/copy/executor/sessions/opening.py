@@ -5,8 +5,7 @@
   a session, not handed off cleanly          look up its progress on the target, skip those records
   a session, but its target was recreated    stop: RECREATED
   a session with other rules                 skip its records under its rules, then a new session
-  a session, but its remote topic has        the same; the new session is in the topic with the new name
-  another name now
+  a remote topic with another name           a new session in the topic with the new name, at the position
   a session whose records cannot be counted  if there are some after the mark: a new session at the mark, at least once
   a session, but now in transactions         the same, then transactions
   the same, and gaps were filled by          end its transactions before anything is looked up
@@ -25,14 +24,14 @@ import structlog
 
 from mm2.copy.executor.background import BackgroundTasks
 from mm2.copy.executor.clusters.topic_ids import retire
-from mm2.copy.executor.partition.cursor import Cursor, FormerLog
+from mm2.copy.executor.partition.cursor import Cursor
 from mm2.copy.executor.producing.sink import Sink
 from mm2.copy.executor.sessions.continued_sessions import ContinuedSessions
 from mm2.copy.executor.sessions.losses import recreated
 from mm2.copy.executor.sessions.new_sessions import NewSessions
 from mm2.copy.executor.sessions.session_table import SessionTable
 from mm2.copy.progress.segments import Trail
-from mm2.copy.progress.session import LedgerEntry, Start
+from mm2.copy.progress.session import FormerTopic, LedgerEntry, Start
 from mm2.copy.spec import CopySpec
 from mm2.copy.states import LASTS_UNTIL_RESET, PartitionState
 from mm2.kafka.errors import KafkaFailure
@@ -134,7 +133,7 @@ class Opening:
         elif cursor.gaps is not None and not entry.is_preserved:
             ways.positions[tp] = start.position  # it was copied without offset preservation
             self._sessions.unproven.add(tp)
-        elif entry.session is None or self._spec.ledger_topic is None:
+        elif self._sessions.has_former_topic(entry) or entry.session is None or self._spec.ledger_topic is None:
             ways.positions[tp] = start.position
         elif start.clean and self._sessions.is_to_end(entry) and entry.shared_until < 0:
             ways.positions[tp] = entry.mark.source
@@ -169,27 +168,48 @@ class Opening:
         """Give a cursor the state that is in the ledger."""
         cursor.window.trail = Trail(start.chunk, entry.gaps, start.unwritten)
         cursor.retired, cursor.former = entry.retired, entry.former
-        if self._sessions.is_elsewhere(entry):
-            cursor.be_elsewhere(entry.remote_topic, FormerLog(entry.target_id, entry.target_epoch))
+        cursor.window.foreign = entry.foreign
+        is_former = self._sessions.has_former_topic(entry)
+        if is_former:
+            self._leave(cursor, entry, start)
         if start.moved and self._has_another_target(entry):
             cursor.window.trail.restart()
             cursor.retired = retire(cursor.retired, entry.target_id)
         cursor.lost, cursor.lost_before = list(entry.lost), entry.lost_before
-        cursor.window.foreign = entry.foreign
         cursor.rate.value = float(entry.rate)
         if start.moved:
             self._sessions.moved_from[cursor.partition] = entry
         if not start.moved:
             cursor.copy_id = cursor.copy_id._replace(cluster=entry.copy_id.cluster)
             cursor.resume_log(entry)
-            cursor.written_by, cursor.is_handed_off = entry.written_by, start.clean
+            cursor.is_handed_off = start.clean
+            if is_former:
+                return
+            cursor.written_by = entry.written_by
             self._sessions.marks[cursor.partition] = entry.mark
             if entry.session is not None and cursor.gaps is not None:
                 self._sessions.remember_lead_in(cursor.partition, entry.session)
         elif entry.is_preserved and start.position is not None:
             self._sessions.set_by_user.add(cursor.partition)
 
+    def _leave(self, cursor: Cursor, entry: LedgerEntry, start: Start) -> None:
+        """The replication policy or a router has given the remote topic another name. What is known of the one before does not
+        apply to it.
+        """
+        if not entry.is_unbegun:
+            position = entry.mark.source if start.position is None else min(start.position, entry.mark.source)
+            cursor.former = FormerTopic(entry.remote_topic, position)
+        cursor.window.trail.restart()
+        cursor.window.foreign = 0
+        self._log.info(
+            "the remote topic has another name, copying continues there",
+            partition=str(cursor.partition),
+            position=start.position,
+            before=entry.remote_topic,
+            topic=cursor.spec.remote_topic,
+        )
+
     def _has_another_target(self, entry: LedgerEntry) -> bool:
         """Whether the remote topic is another one than in the ledger, with the same name."""
-        now = "" if self._sessions.is_elsewhere(entry) else self._sink.topic_ids.get(entry.remote_topic, "")
+        now = "" if self._sessions.has_former_topic(entry) else self._sink.topic_ids.get(entry.remote_topic, "")
         return bool(now and entry.target_id) and now != entry.target_id

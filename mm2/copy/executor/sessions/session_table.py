@@ -73,13 +73,13 @@ class SessionTable:
         """Whether the count of a session includes other records than this job copies."""
         return entry.session is not None and self.rules_of(entry.session) != self.rules
 
-    def is_elsewhere(self, entry: LedgerEntry) -> bool:
+    def has_former_topic(self, entry: LedgerEntry) -> bool:
         """Whether a partition was copied to a remote topic of another name: the replication policy or a router has changed."""
         return entry.remote_topic != self._remote_topics[entry.source]
 
     def is_to_end(self, entry: LedgerEntry) -> bool:
         """Whether the records of a session are only skipped, and copying then continues differently."""
-        return self.has_other_rules(entry) or self.is_elsewhere(entry) or not self._with_sessions
+        return self.has_other_rules(entry) or not self._with_sessions
 
     def is_current(self, partition: TopicPartition, session: Session) -> bool:
         """Whether no other session of the partition has been opened since."""
@@ -93,12 +93,9 @@ class SessionTable:
             self.led_in[partition] = session.start.source
 
     def end(self, partition: TopicPartition, entry: LedgerEntry, end: int, leader_epoch: int) -> None:
-        """A session that was counted up to this log end of the target ends at the entry's mark, or later (`end_at`).
-
-        In another topic its records cannot appear between those of the next session.
-        """
+        """A session that was counted up to this log end of the target ends at the entry's mark, or later (`end_at`)."""
         session = entry.session
-        if session is not None and not self.is_elsewhere(entry):
+        if session is not None:
             ended = EndedSession(session.producer, session.start, session.rules, entry.mark, entry.known_epoch)
             self.ending[partition] = Ending((*entry.ended_sessions, ended)[-_ENDED_KEPT:], end, leader_epoch)
 

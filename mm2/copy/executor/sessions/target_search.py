@@ -17,7 +17,7 @@ from mm2.copy.executor.partition.cursor import Cursor
 from mm2.copy.executor.sessions.new_sessions import NewSessions
 from mm2.copy.executor.sessions.session_table import SessionTable
 from mm2.copy.progress.session import Session
-from mm2.copy.progress.target_progress import GONE, LOOK_UP_REFUSED_S, Prints, TargetLookUp
+from mm2.copy.progress.target_progress import LOOK_UP_REFUSED_S, Prints, TargetLookUp
 from mm2.copy.spec import CopySpec
 from mm2.copy.states import PartitionState
 from mm2.kafka.admin import Admin
@@ -73,11 +73,9 @@ class TargetSearch:
             except KafkaFailure as error:
                 cursor.set_target_error(error)
                 code = error.code if isinstance(error, BrokerFailure) else 0
-                # A topic that is still written to is created again.
-                is_gone = cursor.is_elsewhere and code in GONE
-                refused_s = (refused_s or time.monotonic()) if error.is_final or is_gone else None
+                refused_s = (refused_s or time.monotonic()) if error.is_final else None
                 # A deposed leader may have answered, whose log is shorter, or a broker that has just started.
-                may_be_stale = is_gone or code == ErrorCode.OFFSET_OUT_OF_RANGE
+                may_be_stale = code == ErrorCode.OFFSET_OUT_OF_RANGE
                 if refused_s and not (may_be_stale and time.monotonic() - refused_s < LOOK_UP_REFUSED_S):
                     break
                 await self._link.pause(_RETRY_S)

@@ -103,7 +103,7 @@ class TargetWatch:
 
     def prove(self, cursor: Cursor) -> None:
         """Send nothing in transactions before the target is known to have all that was committed before the position."""
-        if cursor.window.target <= 0 or cursor.is_elsewhere:
+        if cursor.window.target <= 0:
             return
         cursor.outbox.paused = True
         self._unproven[cursor.partition] = cursor
@@ -195,9 +195,9 @@ class TargetWatch:
 
 
 def _is_at_rest(cursor: Cursor) -> bool:
-    """Whether all that was read is acknowledged, in the topic of the outbox."""
+    """Whether all that was read is acknowledged."""
     outbox, window = cursor.outbox, cursor.window
-    is_open = not (cursor.stopped or cursor.suspended or cursor.is_elsewhere or outbox.is_blocked)
+    is_open = not (cursor.stopped or cursor.suspended or outbox.is_blocked)
     is_done = outbox.idle and not window.entries and not window.is_searching and not cursor.predecessor.remaining
     return is_open and is_done and not outbox.needs_producer_id and window.target > 0
 

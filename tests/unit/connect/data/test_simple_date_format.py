@@ -48,13 +48,10 @@ def test_text_that_is_not_a_date_returns_none(text: str) -> None:
     assert SimpleDateFormat("yyyy-MM-dd").parse(text) is None
 
 
-def test_old_dates_use_the_julian_calendar() -> None:
-    day = 86_400_000
-    last = SimpleDateFormat("yyyy-MM-dd").parse("1582-10-04")
-    first = SimpleDateFormat("yyyy-MM-dd").parse("1582-10-15")
-    assert last is not None
-    assert first == last + day
-    assert SimpleDateFormat("yyyy-MM-dd").format(last) == "1582-10-04"
+def test_old_dates_are_in_the_gregorian_calendar_too() -> None:
+    days = [SimpleDateFormat("yyyy-MM-dd").parse(text) for text in ("1582-10-14", "1582-10-15", "0004-02-29")]
+    assert days == [-141_428 * 86_400_000, -141_427 * 86_400_000, -718_008 * 86_400_000]
+    assert SimpleDateFormat("yyyy-MM-dd G").format(-719_163 * 86_400_000) == "0001-12-31 BC"
 
 
 @pytest.mark.parametrize("pattern", ["b", "yyyy-mm-ddT", "'open", "XXXX"])

@@ -14,7 +14,7 @@ import pytest
 
 from mm2.copy.executor.background import BackgroundTasks
 from mm2.copy.executor.link import DriverLink
-from mm2.copy.executor.partition.cursor import Cursor, FormerLog
+from mm2.copy.executor.partition.cursor import Cursor
 from mm2.copy.executor.partition.fetched_batches import COMPACTED, MISSING
 from mm2.copy.executor.partition.gap_queue import GapQueue
 from mm2.copy.executor.partition.outbox import Outbox
@@ -819,119 +819,48 @@ def test_a_gap_that_stays_out_of_range_does_not_hold_the_position_for_ever(monke
 
 # -- a remote topic that has another name now ------------------------------------------------------------------------------
 
-ELSEWHERE = ENTRY.replace(remote_topic="old", target_id="gone", target_epoch=2)
+RENAMED = ENTRY.replace(remote_topic="old", target_id="gone", target_epoch=2)
 TRAIL = SegmentChunk(6, [Segment(0, 100, 50)])
 
 
-def test_records_that_are_in_the_topic_with_the_old_name_are_skipped() -> None:
+@pytest.mark.parametrize("clean", [True, False])
+def test_copying_continues_at_the_mark_in_the_topic_with_the_new_name(clean: bool) -> None:
+    """Nothing is looked up in the topic with the old name: records in flight may be in both topics, as with Java."""
     scene = Scene()
-    cursor, outbox = scene.cursor, scene.outbox
-    outbox.leader_epoch = 5  # of the other topic
-    # The broker reads a request that the dead executor has pipelined when it has answered the one before.
-    scene.standings = [TargetProgress(53, 153, 4), TargetProgress(57, 157, 4, (FoundBatch(50, 150, 7),))]
-    play(scene, lambda: scene.begin(Start(50, 40, ELSEWHERE, TRAIL)))
-    ((target, question),) = scene.questions[0].items()
-    assert (str(target), question.topic_id, question.leader_epoch, question.behind) == ("old-0", "gone", 2, 150)
-    assert scene.questions[1][target].leader_epoch == 4, "a deposed leader is not believed later"
-    assert (cursor.elsewhere, progress_of(cursor).target_offset) == (FormerLog("gone", 4), -1)
-    assert (cursor.predecessor.remaining, cursor.is_elsewhere, cursor.window.trail.newest) == (7, True, TRAIL)
-    scene.written()
-    scene.bench.fetch(batch(50, 10))
-    assert (scene.bench.owner.calls, cursor.suspended, outbox.queue) == ([("finished", 57)], True, deque())
-
+    cursor = scene.cursor
     scene.offsets[LATEST] = [30]
-    play(scene, lambda: scene.new_sessions.open_next(cursor))
-    assert (cursor.spec, cursor.former, cursor.window.mark) == (SPEC, FormerTopic("old", 57), Mark(57, 30, 0))
-    assert (cursor.elsewhere, progress_of(cursor).target_offset) == (None, 30)
-    assert scene.sessions.current == {TP: Session(ProducerIdentity(9, 0), Mark(57, 30, 0), UNCOMMITTED)}
-    assert (cursor.window.trail.newest, cursor.window.foreign, scene.sessions.marks) == (SegmentChunk(7), 0, {})
+    entry = RENAMED.replace(foreign=4, written_by=7)
+    play(scene, lambda: scene.begin(Start(50, 40, entry, TRAIL, clean=clean)))
+    assert (scene.questions, cursor.conditions.note) == ([], "")
+    assert (cursor.spec, cursor.former, cursor.window.mark) == (SPEC, FormerTopic("old", 50), Mark(50, 30, 0))
+    session = Session(ProducerIdentity(9, 0), Mark(50, 30, 0), UNCOMMITTED)
+    assert (scene.sessions.current, scene.sessions.marks) == ({TP: session}, {})
+    assert (cursor.window.trail.newest, cursor.window.foreign, cursor.written_by) == (SegmentChunk(7), 0, -1)
     assert (cursor.window.trail.gaps, cursor.lost) == ({"control": 2}, [*ENTRY.lost])
     scene.written()
-    scene.bench.fetch(batch(57, 3))
+    scene.bench.fetch(batch(50, 3))
     scene.bench.ack(30)
-    assert (scene.bench.offsets(), cursor.window.mark) == ([57, 58, 59], Mark(60, 33, 3))
+    assert (scene.bench.offsets(), cursor.window.mark) == ([50, 51, 52], Mark(53, 33, 3))
 
 
 @pytest.mark.parametrize(
-    "start",
-    [Start(50, 50, ELSEWHERE, TRAIL), Start(50, 50, ELSEWHERE, TRAIL, clean=True)],
-    ids=["looked up", "handed off cleanly"],
+    ("start", "until"),
+    [(Start(20, 20, moved=True), 20), (Start(70, 70, moved=True), 50), (Start(None, moved=True), 50)],
+    ids=["before", "after", "removed"],
 )
-def test_a_session_that_has_copied_nothing_more_ends_at_its_mark_in_the_topic_with_the_old_name(start: Start) -> None:
-    scene = Scene()
-    scene.standings = [TargetProgress(50, 150)]
-    play(scene, lambda: scene.begin(start))
-    assert (scene.cursor.former, scene.cursor.window.mark) == (FormerTopic("old", 50), Mark(50, 70, 0))
-    assert not scene.sessions.current[TP].after
-
-
-def test_two_source_partitions_that_were_copied_to_the_same_partition_both_continue() -> None:
-    """The policy has changed twice: topic `a` was copied to `b` before topic `b` was."""
-    scene, other = Scene(), Bench()
-    part, mark = dataclasses.replace(SPEC, topic="other", remote_topic="A.other"), Mark(70, 300, 20)
-    outbox = Outbox(part.target, ProducerIdentity(-1, -1))
-    cursor = Cursor(part, outbox, other.owner.handle, other.tally, read_committed=False, changes=None)
-    cursors: Any = scene.new_sessions._cursors
-    cursors[part.source] = cursor
-    scene.sessions._remote_topics[part.source] = part.remote_topic
-    entry = ELSEWHERE.replace(topic="other", mark=mark, session=Session(ProducerIdentity(8, 0), Mark(50, 270, 0)))
-    answers = {7: TargetProgress(50, 330), 8: TargetProgress(20, 330)}
-    scene.look_up.progress = lambda questions: {
-        tp: answers[question.producer.producer_id] for tp, question in questions.items()
-    }
-    starts = {TP: Start(50, 50, ELSEWHERE, TRAIL), part.source: Start(70, 70, entry)}
-    play(scene, lambda: scene.opening.begin(starts))
-    assert [one.former for one in (scene.cursor, cursor)] == [FormerTopic("old", 50), FormerTopic("old", 70)]
-
-
-@pytest.mark.parametrize("code", [3, 100, 103, 29], ids=["deleted", "deleted too", "recreated", "no right"])
-def test_records_in_flight_to_a_topic_that_cannot_be_read_are_copied_again(
-    monkeypatch: pytest.MonkeyPatch, code: int
+def test_only_records_before_the_mark_and_a_moved_position_are_in_the_topic_with_the_old_name(
+    start: Start, until: int
 ) -> None:
-    monkeypatch.setattr("mm2.copy.executor.sessions.continued_sessions.LOOK_UP_REFUSED_S", 0.02)
     scene = Scene()
-    scene.standings = [BrokerFailure.of(code)] * 1000
-    play(scene, lambda: scene.begin(Start(50, 40, ELSEWHERE, TRAIL)))
-    assert (scene.cursor.former, scene.cursor.window.mark) == (FormerTopic("old", 50), Mark(50, 70, 0))
-    assert scene.cursor.conditions.note.startswith("at least once")
-
-
-@pytest.mark.parametrize("code", [3, 100], ids=["deleted", "deleted too"])
-def test_a_topic_with_the_old_name_that_is_deleted_while_records_are_compared_is_left(
-    monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
-    monkeypatch.setattr("mm2.copy.executor.sessions.target_search.LOOK_UP_REFUSED_S", 0.02)
-    scene = Scene()
-    cursor = scene.cursor
-    scene.standings = [TargetProgress(54, 154, 4, (FoundBatch(50, 150, 4),))]
-    play(scene, lambda: scene.begin(Start(50, 40, ELSEWHERE, TRAIL)))
-    scene.bench.fetch(batch(51, 2))
-    assert (scene.bench.owner.calls, cursor.suspended) == ([("uncertain", 50, 4)], True)
-    scene.look_up.fingerprints = lambda *_: _fail_with(BrokerFailure.of(code))
-    scene.link.stop = asyncio.Event()  # of the next loop
-    scene.offsets[LATEST] = [154]
-    play(scene, lambda: scene.search.match(cursor))
-    assert (cursor.former, cursor.window.position) == (FormerTopic("old", 50), 50)
-    assert cursor.conditions.note.startswith("at least once")
+    play(scene, lambda: scene.begin(dataclasses.replace(start, entry=RENAMED.replace(session=None), chunk=TRAIL)))
+    assert scene.cursor.former == FormerTopic("old", until)
 
 
 def _fail_with(failure: KafkaFailure) -> Any:
     raise failure
 
 
-def test_a_broker_that_does_not_know_the_topic_with_the_old_name_at_first_is_asked_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("mm2.copy.executor.sessions.continued_sessions.LOOK_UP_REFUSED_S", 0.2)
-    monkeypatch.setattr("mm2.copy.executor.sessions.continued_sessions._RETRY_S", 0.15)
-    scene = Scene()
-    unknown, moved = BrokerFailure.of(3), BrokerFailure.of(6)
-    scene.standings = [unknown, moved, unknown, moved, TargetProgress(50, 150)]
-    play(scene, lambda: scene.begin(Start(50, 40, ELSEWHERE, TRAIL)))
-    assert (scene.cursor.conditions.note, scene.cursor.former) == ("", FormerTopic("old", 50))
-
-
-def test_a_topic_that_has_the_name_still_is_awaited_when_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_that_is_missing_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mm2.copy.executor.sessions.continued_sessions.LOOK_UP_REFUSED_S", 0.0)
     scene = Scene()
     scene.standings = [*[BrokerFailure.of(3)] * 20, TargetProgress(50, 150)]
@@ -939,41 +868,24 @@ def test_a_topic_that_has_the_name_still_is_awaited_when_it_is_missing(monkeypat
     assert (scene.cursor.conditions.note, scene.sessions.current) == ("", {TP: SESSION})
 
 
-def test_records_that_the_topic_with_the_old_name_has_lost_are_copied_to_the_other_one() -> None:
-    scene = Scene()
-    scene.standings = [TargetProgress(44, 144)]
-    play(scene, lambda: scene.begin(Start(50, 40, ELSEWHERE, TRAIL)))
-    assert (scene.truncated, scene.cursor.is_elsewhere) == ([(44, 144)], True)
-
-
 @pytest.mark.parametrize("changes", [{}, {"transactions": TransactionsSpec("id")}], ids=["default", "exactly once"])
 @pytest.mark.parametrize("start", [Start(50, 50), Start(20, 20, moved=True)], ids=["committed", "reset"])
 def test_without_a_session_copying_continues_at_the_position(changes: dict[str, Any], start: Start) -> None:
     """Given an entry of exactly-once mode, or a position that a user has set."""
     scene = Scene(**changes)
-    entry = ELSEWHERE.replace(session=None)
+    entry = RENAMED.replace(session=None)
     play(scene, lambda: scene.begin(dataclasses.replace(start, entry=entry, chunk=TRAIL)))
     cursor, position = scene.cursor, start.position or 0
     assert cursor.window.mark == Mark(position, -1 if changes else 70, 0), "not at the mark's target offset"
     assert (cursor.former, cursor.window.trail.newest) == (FormerTopic("old", position), SegmentChunk(7))
 
 
-def test_a_session_before_transactions_is_read_past_in_the_topic_with_the_old_name() -> None:
-    scene = Scene(transactions=TransactionsSpec("id"))
-    scene.standings = [TargetProgress(53, 153, 4, (FoundBatch(50, 150, 3),))]
-    play(scene, lambda: scene.begin(Start(50, 40, ELSEWHERE, TRAIL)))
-    scene.bench.fetch(batch(50, 5))
-    assert scene.bench.owner.calls == [("finished", 53)]
-    play(scene, lambda: scene.new_sessions.open_next(scene.cursor))
-    assert (scene.cursor.former, scene.cursor.window.mark) == (FormerTopic("old", 53), Mark(53, -1, 0))
-
-
 def test_a_contradiction_in_the_topic_with_the_old_name_still_lasts_until_the_position_is_reset() -> None:
     condition = PartitionCondition(PartitionState.INCONSISTENT, "appended twice", 50, 5)
     scene = Scene()
-    play(scene, lambda: scene.begin(Start(50, 50, ELSEWHERE.replace(condition=condition), TRAIL)))
+    play(scene, lambda: scene.begin(Start(50, 50, RENAMED.replace(condition=condition), TRAIL)))
     assert scene.cursor.conditions.stop == condition
-    reset = Start(20, 20, ELSEWHERE.replace(condition=condition, session=None), TRAIL, moved=True)
+    reset = Start(20, 20, RENAMED.replace(condition=condition, session=None), TRAIL, moved=True)
     scene = Scene()
     play(scene, lambda: scene.begin(reset))
     assert (scene.cursor.stopped, scene.cursor.window.mark) == (False, Mark(20, 70, 0))
