@@ -148,7 +148,17 @@ class Copier:
             )
             emit = functools.partial(self._handle, part.source)
             tally = self._reports.tally
-            cursor = Cursor(part, outbox, emit, tally, spec.read_committed, self._changer, limit, reencoding)
+            cursor = Cursor(
+                part,
+                outbox,
+                emit,
+                tally,
+                spec.read_committed,
+                self._changer,
+                limit,
+                reencoding,
+                with_preserved_offsets=part.topic in spec.preserved,
+            )
             cursor.copy_id = CopyId(spec.group, spec.connector)
             self._cursors[part.source] = cursor
             self._awake.wake(cursor)
@@ -190,9 +200,6 @@ class Copier:
         self._watch = TargetWatch(link, sink, endpoints.target_cluster, self._call, cursors, tasks, losses)
         new_sessions.on_transactions = self._begin_transactions
         self._fills = fills = GapFills(link, tasks, endpoints, losses, commits.then)
-        for cursor in cursors.values():
-            if cursor.spec.topic in spec.preserved:
-                fills.attach(cursor)
         self._continued = ContinuedSessions(
             spec, link, tasks, endpoints, cursors, sessions, new_sessions, losses, commits.then
         )
@@ -456,9 +463,7 @@ class Copier:
             # later acknowledgement may have been answered by a deposed leader (rule S6).
             clean = clean and not cursor.outbox.paused and cursor.outbox.verified_epoch is None
             clean = clean and not (cursor.outbox.is_unverified or cursor.outbox.is_cut_off)
-            # Of what a predecessor has put on the target, the offsets without a record may still have to be read.
-            is_settled = cursor.gaps is None or cursor.gaps.is_settled(cursor.window.position)
-            clean = clean and is_settled and cursor.outgoing.there is None
+            clean = clean and cursor.outgoing.is_settled(cursor.window.position)
             committed = self._positions.committed.get(tp)
             # Also after an unclean hand-off: otherwise a late position of this executor would count as a user's (rule C4).
             seen = self._positions.seen(tp)
@@ -484,12 +489,11 @@ class Copier:
         for outbox in outboxes:
             outbox.queue = deque(outgoing for outgoing in outbox.queue if outgoing.at >= 0)
         for cursor in self._cursors.values():
-            if cursor.gaps is not None:
-                cursor.gaps.stop()
+            cursor.outgoing.stop()
 
         def is_drained(cursor: Cursor) -> bool:
             outbox = cursor.outbox
-            is_filling = cursor.gaps is not None and self._fills.is_working
+            is_filling = cursor.is_preserved and self._fills.is_working
             return (
                 (outbox.idle and not cursor.window.is_searching and not is_filling)
                 or outbox.refused

@@ -117,8 +117,8 @@ class PartitionEvents:
                 if cursor.outbox.shared is not None and cursor.outbox.transactional:
                     self._compare_others(cursor, cursor.outbox.shared, entry)
                 self._commits.acked(cursor, entry, last)
-                if cursor.gaps is not None:
-                    cursor.gaps.advance()
+                if cursor.outgoing.waiting:
+                    cursor.outgoing.advance()
                 self._source.resume()
             case GapDue(version):
                 self._fills.fill(cursor, version)

@@ -102,6 +102,11 @@ def queue_of(outbox: Outbox, events: list[PartitionEvent] | None = None) -> GapQ
     return GapQueue(outbox, Window(TP, found.append), found.append)
 
 
+def send(queue: GapQueue, one: OutgoingBatch) -> None:
+    """As `OutgoingRecords.send` does."""
+    (queue.waiting or queue.outbox.queue).append(one)
+
+
 @dataclass
 class Writer:
     """A micro-batch: the product's queue of batches and gaps, with requests to the model."""
@@ -122,7 +127,7 @@ class Writer:
                 continue
             if rest.first > start:
                 self.queue.fill(SourceRange(start, rest.first))
-            self.queue.send(outgoing(rest))
+            send(self.queue, outgoing(rest))
             start = rest.first + rest.records
         if start < self.source.end:
             self.queue.fill(SourceRange(start, self.source.end))
@@ -435,10 +440,10 @@ def test_batches_wait_for_the_gaps_before_them() -> None:
     outbox = Outbox(TP, ProducerIdentity(1, 0))
     queue = queue_of(outbox, events)
     gaps = [SourceRange(5, 7), SourceRange(7, 9)]
-    queue.send(outgoing(Data(0, 5)))
+    send(queue, outgoing(Data(0, 5)))
     for gap in gaps:
         queue.fill(gap)
-    queue.send(outgoing(Data(9, 1)))
+    send(queue, outgoing(Data(9, 1)))
     assert [one.header.base_offset for one in outbox.queue] == [0]
     assert events == [], "a batch is in flight"
     outbox.queue.clear()
@@ -479,7 +484,7 @@ def test_a_long_gap_is_filled_in_steps() -> None:
 def test_a_stop_keeps_only_what_is_being_filled() -> None:
     queue = queue_of(Outbox(TP, None))
     queue.fill(SourceRange(0, 2))
-    queue.send(outgoing(Data(2, 1)))
+    send(queue, outgoing(Data(2, 1)))
     assert not queue.is_settled(0)
     queue.stop()
     assert len(queue.waiting) == 1
@@ -499,12 +504,9 @@ class Preserving(Bench):
     """A cursor with preserved offsets, before a target log that grows by what it sends and fills."""
 
     def __init__(self, offset: int = 0) -> None:
-        super().__init__(offset, target=offset)
+        super().__init__(offset, is_preserved=True, target=offset)
         self.end = offset
-        window = self.cursor.window
-        self.queue = GapQueue(self.outbox, window, self.owner.handle)
         self.queue.begin(is_clean=True)
-        self.cursor.gaps, window.is_preserved = self.queue, True
 
     def settle(self) -> None:
         """The target takes everything, in order."""
@@ -547,7 +549,7 @@ def test_a_batch_at_another_offset_stops_the_position() -> None:
 
 def test_offsets_before_the_start_of_the_copy_are_filled_and_not_counted() -> None:
     bench = Preserving()
-    bench.cursor.lead_in(FILLED_AT_ONCE + 5)
+    bench.cursor.outgoing.lead_in(FILLED_AT_ONCE + 5)
     assert bench.queue.next_gap == (0, FILLED_AT_ONCE)
     bench.fetch(batch(FILLED_AT_ONCE + 5, 2))
     bench.settle()

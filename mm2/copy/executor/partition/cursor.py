@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Final, NamedTuple
 
 import structlog
@@ -34,6 +34,7 @@ from mm2.copy.executor.partition.outbox import Outbox, OutboxState
 from mm2.copy.executor.partition.outgoing import content_error
 from mm2.copy.executor.partition.outgoing_records import OutgoingRecords
 from mm2.copy.executor.partition.predecessor import PredecessorRecords
+from mm2.copy.executor.partition.preserved_records import PreservedRecords
 from mm2.copy.executor.partition.window import SourceRange
 from mm2.copy.progress.segments import RESET
 from mm2.copy.progress.session import (
@@ -69,11 +70,12 @@ class FormerLog(NamedTuple):
 class Cursor(CopyState):
     """What the source reads, and what opens, commits and stops a partition.
 
-    ``elsewhere`` is the log of the remote topic of ``spec`` while it has another name than the topic of ``outbox``: the
+    ``with_preserved_offsets``: see `mm2.copy.executor.partition.preserved_records`. ``elsewhere`` is the log of the remote topic of ``spec`` while it has another name than the topic of ``outbox``: the
     replication policy has changed, and the records of a predecessor's session are skipped. Nothing is sent before the next
     session.
     """
 
+    with_preserved_offsets: InitVar[bool] = False
     passed_over: bool = False  # nothing of the last response was taken, for lack of time
     reads_committed: bool = (
         False  # the source is read up to the last stable offset only, also because of another partition
@@ -102,10 +104,10 @@ class Cursor(CopyState):
     predecessor: PredecessorRecords = field(init=False)
     batches: FetchedBatches = field(init=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, with_preserved_offsets: bool) -> None:
         CopyState.__post_init__(self)  # `super()` does not work in a class with slots
         self.window.hole_reason = COMPACTED
-        self.outgoing = OutgoingRecords(self)
+        self.outgoing = PreservedRecords(self) if with_preserved_offsets else OutgoingRecords(self)
         self.predecessor = PredecessorRecords(self, self.outgoing)
         self.batches = FetchedBatches(self, self.outgoing, self.predecessor)
 
@@ -155,7 +157,7 @@ class Cursor(CopyState):
     def has_ended(self) -> bool:
         """Whether it has stopped, and nothing that was read is still to be copied."""
         error = self.outbox.last_error
-        is_waiting = self.gaps is not None and bool(self.gaps.waiting)
+        is_waiting = bool(self.outgoing.waiting)
         is_copied = self.outbox.idle and not self.window.is_searching and not is_waiting
         is_refused = self.outbox.refused or (is_waiting and error is not None and error.is_final)
         return self.stopped and (not self.conditions.is_stopped_at_source or is_copied or is_refused)
@@ -278,23 +280,11 @@ class Cursor(CopyState):
         self.offset = mark.source
         self.epochs = history.before(self.epochs, mark.source)
         self.window.begin(mark)
-        self.outgoing.there = None
-        if self.gaps is not None:
-            self.gaps.begin(is_clean=is_clean)
+        self.outgoing.begin(is_clean=is_clean)
         self.predecessor.begin(mark.records, skip, there)
         self.suspended = False
         if (paused := self.conditions.paused) is not None:
             self.conditions.paused = paused._replace(offset=mark.source)  # nothing behind it has been read
-
-    def lead_in(self, first: int) -> None:
-        """Continue at source offset ``first``, where copying begins. Where offsets are preserved, those before it are filled."""
-        if self.gaps is not None:
-            self.outgoing.lead_in(self.offset, first)
-            self.offset = max(self.offset, first)
-
-    def end_on_target(self, end: int) -> int:
-        """Where the target ends, if it ended at this offset before gaps were filled: they do not wait for the ledger."""
-        return end if self.gaps is None else max(end, self.gaps.reached)
 
     def move(self, offset: int) -> None:
         """Continue at an offset from which the source has other records; not while anything is in flight."""
@@ -428,13 +418,7 @@ class Cursor(CopyState):
             for other in outbox.queue:
                 other.at = -1
         self.conditions.content_error = None
-        if self.gaps is None:
-            self.window.exclude(entry, reason)
-            return
-        # It is a run of records, so it has no holes.
-        self.window.waiting_bytes -= entry.size
-        entry.size, entry.count, entry.reason = 0, 0, reason
-        self.gaps.fill_first(entry)
+        self.outgoing.exclude(entry, reason)
 
     def current_condition(self) -> PartitionCondition | None:
         """Why it cannot continue now; None if it can."""

@@ -110,7 +110,7 @@ class ContinuedSessions:
             if progress is not None:
                 outbox.verified_epoch = progress.leader_epoch if progress.leader_epoch >= 0 else None
                 if there is not None:
-                    outbox.end_offset = cursor.end_on_target(there.end)
+                    outbox.end_offset = cursor.outgoing.end_on_target(there.end)
                 elif skip:
                     outbox.end_offset = outbox.own_end = progress.target_end
             outbox.is_unverified = bool(session.after) and not outbox.acked  # rule R3
@@ -121,7 +121,7 @@ class ContinuedSessions:
             cursor.outgoing.there = there
         else:
             cursor.begin(mark, skip=skip, there=batches, is_clean=progress is None)
-        cursor.lead_in(session.start.source)
+        cursor.outgoing.lead_in(session.start.source)
         if there is not None and there.end <= cursor.offset:
             cursor.outgoing.there = None  # nothing of it is read again
         # Without a clean hand-off the predecessor may have sent more than is on the target (rule S9).
@@ -151,7 +151,7 @@ class ContinuedSessions:
                 tp: self._question(cursor, entry, entry.session)
                 for tp, (cursor, entry) in waiting.items()
                 # While it is paused, applications may write to the remote topic (`mm2 failover`), which must not count as divergence.
-                if entry.session is not None and (cursor.gaps is None or cursor.conditions.paused is None)
+                if entry.session is not None and (not cursor.is_preserved or cursor.conditions.paused is None)
             }
             positions: dict[TopicPartition, int | None] = {}
             for tp, answer in (await self.look_up(questions)).items():
@@ -163,7 +163,7 @@ class ContinuedSessions:
                     is_left = cursor.is_elsewhere or not self._spec.with_sessions
                     if is_left and not _is_settled(found, tp, answer):
                         continue
-                    if cursor.gaps is None:
+                    if not cursor.is_preserved:
                         self._take_over(cursor, entry, answer, positions)
                     elif not await self._take_over_preserved(cursor, entry, answer, positions):
                         continue
@@ -269,7 +269,7 @@ class ContinuedSessions:
             max(entry.target_epoch, epoch),
             topic_id,
             entry.ended_sessions,
-            cursor.gaps is not None,
+            cursor.is_preserved,
             None if cursor.window.others is None else cursor.window.trail.own_end(session.start.target),
         )
 

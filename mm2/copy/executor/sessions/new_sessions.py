@@ -138,7 +138,7 @@ class NewSessions:
         outbox = cursor.outbox
         outbox.looked_up, outbox.verified_epoch, outbox.floor, outbox.ended_sessions = False, None, -1, ()
         outbox.is_unverified = False
-        if cursor.gaps is not None:
+        if cursor.is_preserved:
             cursor.fail(
                 PartitionState.REFUSED, f"preserve.offsets needs message format 2 of the remote topic: {failure}"
             )
@@ -168,8 +168,8 @@ class NewSessions:
         """
         mark = cursor.window.mark
         self._log.info("a new copy session begins", partition=str(cursor.partition), position=mark.source)
-        self._sessions.replace(cursor.partition, mark, is_preserved=cursor.gaps is not None)
-        if cursor.gaps is not None:
+        self._sessions.replace(cursor.partition, mark, is_preserved=cursor.is_preserved)
+        if cursor.is_preserved:
             self._sessions.unsettled.add(cursor.partition)
         # At once: a dead letter that is acknowledged meanwhile must not end the session again.
         cursor.begin(mark)
@@ -272,7 +272,7 @@ class NewSessions:
                 self._sessions.unproven.discard(tp)
                 self._sessions.set_by_user.discard(tp)  # later positions are those of the target
                 self._open_one(cursor, Mark(start.end, start.end, 0), identity, start.first)
-                cursor.lead_in(start.first)
+                cursor.outgoing.lead_in(start.first)
             if waiting:
                 await self._link.pause(_RETRY_S)
 
@@ -310,7 +310,7 @@ class NewSessions:
         waiting: dict[TopicPartition, LedgerEntry] = {}
         for tp, position in positions.items():
             entry = self._sessions.moved_from.pop(tp, None)
-            if entry is None or entry.is_unbegun or entry.is_preserved != (self._cursors[tp].gaps is not None):
+            if entry is None or entry.is_unbegun or entry.is_preserved != self._cursors[tp].is_preserved:
                 continue
             self._sessions.passed_over[tp] = []
             if position > entry.mark.source or self._is_replaced(entry):
@@ -356,7 +356,7 @@ class NewSessions:
             cursor.annotate(note)
             cursor.resume_log(entry)
             return entry.mark.source
-        first = max(0 if self._is_replaced(entry) else entry.mark.source, target_end if cursor.gaps is not None else 0)
+        first = max(0 if self._is_replaced(entry) else entry.mark.source, target_end if cursor.is_preserved else 0)
         if first >= position:
             return position
         # Behind its last record, a transaction has its marker.
@@ -365,7 +365,7 @@ class NewSessions:
             "",
             entry.target_id,
         }
-        if is_same_target and cursor.gaps is None and not 0 <= target_end <= ends_at:
+        if is_same_target and not cursor.is_preserved and not 0 <= target_end <= ends_at:
             note = (
                 f"the position was moved from offset {first} to {position}, and other programs have written to the remote topic: "
                 "whether they have copied the records between is not known (mm2 verify)"
@@ -397,7 +397,7 @@ class NewSessions:
                 self.on_transactions(self._cursors[tp])
             self._source.add(self._cursors[tp] for tp in positions)
             return
-        preserved = {tp: position for tp, position in positions.items() if self._cursors[tp].gaps is not None}
+        preserved = {tp: position for tp, position in positions.items() if self._cursors[tp].is_preserved}
         if preserved:
             self._tasks.spawn(self._open_preserved(preserved))
         waiting = {tp: position for tp, position in positions.items() if tp not in preserved}
@@ -481,7 +481,7 @@ class NewSessions:
         start = mark._replace(source=max(mark.source, first))
         session = Session(identity, start, str(self._sessions.rules), ending.sessions)
         self._sessions.current[cursor.partition] = session
-        if cursor.gaps is not None:
+        if cursor.is_preserved:
             self._sessions.remember_lead_in(cursor.partition, session)
         cursor.outbox.looked_up = True
         cursor.outbox.floor = mark.target
@@ -498,7 +498,7 @@ class NewSessions:
             # The sessions before it are looked up again before its first batch (rule R3), or the end of the target is.
             cursor.outbox.is_unverified = bool(ending.sessions) or cursor.partition in self._sessions.unsettled
             cursor.outbox.verified_epoch = ending.leader_epoch if ending.leader_epoch >= 0 else None
-            cursor.outbox.end_offset = cursor.end_on_target(mark.target)
+            cursor.outbox.end_offset = cursor.outgoing.end_on_target(mark.target)
             self._sink.end_pause(cursor.outbox)
 
         self._commit(cursor, known)

@@ -16,7 +16,6 @@ from mm2.copy.executor.background import BackgroundTasks
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.partition.cursor import Cursor, FormerLog
 from mm2.copy.executor.partition.fetched_batches import COMPACTED, MISSING
-from mm2.copy.executor.partition.gap_queue import GapQueue
 from mm2.copy.executor.partition.outbox import Outbox
 from mm2.copy.executor.partition.outgoing_records import CopiedRange
 from mm2.copy.executor.reports import progress_of
@@ -73,7 +72,8 @@ class Scene:
     """One cursor and what it is opened with."""
 
     def __init__(self, **changes: Any) -> None:
-        self.bench = Bench(read_committed=changes.get("read_committed", False))
+        is_preserved = bool(changes.get("preserved"))
+        self.bench = Bench(read_committed=changes.get("read_committed", False), is_preserved=is_preserved)
         self.cursor, self.outbox = self.bench.cursor, self.bench.outbox
         self.outbox.identity = ProducerIdentity(-1, -1)
         self.cursor.window.position = self.cursor.offset = -1
@@ -304,9 +304,7 @@ def test_after_a_crash_the_progress_is_looked_up_on_the_target(end: int, found: 
 
 def preserving(**changes: Any) -> Scene:
     """A partition with preserved offsets, whose target has no record of another program."""
-    scene = Scene(**changes)
-    scene.cursor.gaps = GapQueue(scene.outbox, scene.cursor.window, lambda _event: None)
-    scene.cursor.window.is_preserved = True
+    scene = Scene(preserved=("t",), **changes)
     scene.look_up.written = lambda *_: WrittenRange(-1)
     return scene
 
@@ -488,8 +486,7 @@ def test_with_preserved_offsets_a_clean_hand_off_leaves_no_transaction_open() ->
     scene = preserving()
     play(scene, lambda: scene.begin(Start(50, 50, PRESERVED.replace(fills_by_transactions=True), clean=True)))
     assert scene.reading == [scene.cursor]
-    assert scene.cursor.gaps is not None
-    assert not scene.cursor.gaps.by_transactions
+    assert not scene.bench.queue.by_transactions
 
 
 LEADING = PRESERVED.replace(session=Session(ProducerIdentity(7, 1), Mark(500, 0, 0)), mark=Mark(0, 0, 0), lost=())
@@ -515,9 +512,8 @@ def test_with_preserved_offsets_a_crash_before_the_first_record_does_not_turn_th
     scene.offsets[LATEST] = [600]
     play(scene, lambda: scene.begin(Start(0, 0, LEADING)))
     cursor = scene.cursor
-    assert cursor.gaps is not None
     assert (cursor.offset, cursor.window.position, cursor.outgoing.there) == (500, position, there)
-    assert (cursor.gaps.next_gap, cursor.window.trail.gaps) == (filled, LEADING.gaps), "nothing is counted as missing"
+    assert (scene.bench.queue.next_gap, cursor.window.trail.gaps) == (filled, LEADING.gaps), "nothing is counted as missing"
     assert scene.reading == [cursor]
 
 
