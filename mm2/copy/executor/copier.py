@@ -201,7 +201,7 @@ class Copier:
         new_sessions.on_transactions = self._begin_transactions
         self._fills = fills = GapFills(link, tasks, endpoints, losses, commits.then)
         self._continued = ContinuedSessions(
-            spec, link, tasks, endpoints, cursors, sessions, new_sessions, losses, commits.then
+            spec, link, tasks, endpoints, cursors, sessions, commits.then, new_sessions, losses
         )
         self._opening = Opening(spec, sink, tasks, cursors, sessions, self._continued, new_sessions, fills.settle)
         search = TargetSearch(spec, link, tasks, endpoints, sessions, new_sessions)

@@ -5,21 +5,19 @@ looked up on the target.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
-from mm2.copy.executor.background import BackgroundTasks
-from mm2.copy.executor.endpoints import Endpoints
-from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.partition.cursor import Cursor
 from mm2.copy.executor.partition.fetched_batches import MISSING
 from mm2.copy.executor.partition.outgoing_records import CopiedRange
 from mm2.copy.executor.sessions.losses import Losses, cut_at
 from mm2.copy.executor.sessions.new_sessions import NewSessions
-from mm2.copy.executor.sessions.preserved_starts import PreservedStart, PreservedStarts
-from mm2.copy.executor.sessions.session_table import SessionTable
+from mm2.copy.executor.sessions.preserved_starts import PreservedStart
+from mm2.copy.executor.sessions.session_starts import SessionStarts
 from mm2.copy.progress.session import UNBOUNDED, LedgerEntry, Session
 from mm2.copy.progress.target_progress import (
     GONE,
@@ -32,9 +30,7 @@ from mm2.copy.progress.target_progress import (
     TargetProgress,
     WrittenRange,
 )
-from mm2.copy.spec import CopySpec
 from mm2.copy.states import PartitionState
-from mm2.kafka.admin import Admin
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
@@ -44,37 +40,16 @@ _RETRY_S: Final = 0.25
 _SETTLED_S: Final = 1.0
 
 
-class ContinuedSessions:
-    """Continues sessions of all cursors of a micro-batch. ``commit(cursor, then)`` writes a cursor's entry and calls ``then``."""
+@dataclass(eq=False)
+class ContinuedSessions(SessionStarts):
+    """Continues sessions, or has new ones opened."""
 
-    def __init__(
-        self,
-        spec: CopySpec,
-        link: DriverLink,
-        tasks: BackgroundTasks,
-        endpoints: Endpoints,
-        cursors: Mapping[TopicPartition, Cursor],
-        sessions: SessionTable,
-        new_sessions: NewSessions,
-        losses: Losses,
-        commit: Callable[[Cursor, Callable[[], None]], None],
-    ) -> None:
-        self._spec = spec
-        self._link = link
-        self._tasks = tasks
-        self._source = endpoints.source
-        self._sink = endpoints.sink
-        self._target_admin = Admin(endpoints.target_cluster)
-        self._look_up = TargetLookUp(endpoints.target_cluster)
-        self._preserved = PreservedStarts(
-            endpoints, spec.source_alias, spec.target_alias, is_changed=spec.changes is not None
-        )
-        self._call = endpoints.call
-        self._cursors = cursors
-        self._sessions = sessions
-        self._new_sessions = new_sessions
-        self._losses = losses
-        self._commit = commit
+    _new_sessions: NewSessions
+    _losses: Losses
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._look_up = TargetLookUp(self._endpoints.target_cluster)
         self._log = structlog.get_logger("mm2.copy.executor.continued_sessions")
 
     def continue_session(
@@ -96,24 +71,18 @@ class ContinuedSessions:
         mark = entry.mark
         skip = 0 if progress is None else progress.records - mark.records
         outbox = cursor.outbox
-        self._sessions.current[cursor.partition] = session
-        outbox.looked_up = True
-        outbox.floor = session.start.target
-        outbox.ended_sessions = session.after
+        self._use(cursor, session)
         batches = progress.batches if progress is not None and skip else ()
 
         def begin() -> None:
-            if not self._sessions.is_current(cursor.partition, session):
-                return  # another session has been opened meanwhile
-            outbox.begin(session.producer, mark.records + skip, known=False)
+            leader_epoch = -1 if progress is None else progress.leader_epoch
+            if not self._use_producer(cursor, session, mark.records + skip, leader_epoch):
+                return
             outbox.end_offset, outbox.own_end = mark.target, cursor.window.trail.own_end(session.start.target)
-            if progress is not None:
-                outbox.verified_epoch = progress.leader_epoch if progress.leader_epoch >= 0 else None
-                if there is not None:
-                    outbox.end_offset = cursor.outgoing.end_on_target(there.end)
-                elif skip:
-                    outbox.end_offset = outbox.own_end = progress.target_end
-            outbox.is_unverified = bool(session.after) and not outbox.acked  # rule R3
+            if there is not None:
+                outbox.end_offset = cursor.outgoing.end_on_target(there.end)
+            elif progress is not None and skip:
+                outbox.end_offset = outbox.own_end = progress.target_end
             self._sink.end_pause(outbox)
 
         if there is not None:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import structlog
 
-from mm2.copy.executor.background import BackgroundTasks
 from mm2.copy.executor.clusters.discovery import new_producer
-from mm2.copy.executor.endpoints import Endpoints
-from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.partition.cursor import Cursor
-from mm2.copy.executor.sessions.preserved_starts import Comparing, PreservedStart, PreservedStarts, Wanted
-from mm2.copy.executor.sessions.session_table import Ending, SessionTable
+from mm2.copy.executor.sessions.preserved_starts import Comparing, PreservedStart, Wanted
+from mm2.copy.executor.sessions.session_starts import SessionStarts
+from mm2.copy.executor.sessions.session_table import Ending
 from mm2.copy.progress.segments import RESET, Gap
 from mm2.copy.progress.session import UNBOUNDED, LedgerEntry, Mark, Session
 from mm2.copy.progress.target_progress import LOOK_UP_REFUSED_S
-from mm2.copy.spec import CopySpec
 from mm2.copy.states import PartitionState, state_of
 from mm2.kafka.admin import Admin
 from mm2.kafka.error_codes import ErrorCode
@@ -34,34 +32,14 @@ _UNCOMPARED: Final = (
 )
 
 
-class NewSessions:
-    """Opens sessions for cursors of a micro-batch. ``commit(cursor, then)`` writes a cursor's entry and calls ``then``."""
+@dataclass(eq=False)
+class NewSessions(SessionStarts):
+    """Opens sessions, or begins transactions."""
 
-    def __init__(
-        self,
-        spec: CopySpec,
-        link: DriverLink,
-        tasks: BackgroundTasks,
-        endpoints: Endpoints,
-        cursors: Mapping[TopicPartition, Cursor],
-        sessions: SessionTable,
-        commit: Callable[[Cursor, Callable[[], None]], None],
-    ) -> None:
-        self._spec = spec
-        self._link = link
-        self._tasks = tasks
-        self._source = endpoints.source
-        self._sink = endpoints.sink
-        self._source_admin = Admin(endpoints.source_cluster)
-        self._target_cluster = endpoints.target_cluster
-        self._target_admin = Admin(endpoints.target_cluster)
-        self._call = endpoints.call
-        self._cursors = cursors
-        self._sessions = sessions
-        self._commit = commit
-        self._preserved = PreservedStarts(
-            endpoints, spec.source_alias, spec.target_alias, is_changed=spec.changes is not None
-        )
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._source_admin = Admin(self._endpoints.source_cluster)
+        self._target_cluster = self._endpoints.target_cluster
         self._parked: dict[TopicPartition, int] = {}  # where paused partitions begin, see `resume`
         #: Called for each cursor that begins to copy in transactions, before anything of it is read.
         self.on_transactions: Callable[[Cursor], None] = lambda _cursor: None
@@ -480,26 +458,18 @@ class NewSessions:
             return
         start = mark._replace(source=max(mark.source, first))
         session = Session(identity, start, str(self._sessions.rules), ending.sessions)
-        self._sessions.current[cursor.partition] = session
+        self._use(cursor, session)
         if cursor.is_preserved:
             self._sessions.remember_lead_in(cursor.partition, session)
-        cursor.outbox.looked_up = True
-        cursor.outbox.floor = mark.target
-        cursor.outbox.ended_sessions = ending.sessions
         if cursor.known_epoch < 0:
             cursor.known_epoch = self._source.leader_epoch(cursor.partition)
         # Fetching starts now; records are sent when the ledger has the session.
         self._read(cursor)
 
         def known() -> None:
-            if not self._sessions.is_current(cursor.partition, session):
-                return  # another session has been opened meanwhile
-            cursor.outbox.begin(identity, 0, known=False)
-            # The sessions before it are looked up again before its first batch (rule R3), or the end of the target is.
-            cursor.outbox.is_unverified = bool(ending.sessions) or cursor.partition in self._sessions.unsettled
-            cursor.outbox.verified_epoch = ending.leader_epoch if ending.leader_epoch >= 0 else None
-            cursor.outbox.end_offset = cursor.outgoing.end_on_target(mark.target)
-            self._sink.end_pause(cursor.outbox)
+            if self._use_producer(cursor, session, 0, ending.leader_epoch):
+                cursor.outbox.end_offset = cursor.outgoing.end_on_target(mark.target)
+                self._sink.end_pause(cursor.outbox)
 
         self._commit(cursor, known)
 

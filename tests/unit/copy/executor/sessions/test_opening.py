@@ -105,7 +105,7 @@ class Scene:
         losses: Any = SimpleNamespace(target_truncated=lambda _, records, end: self.truncated.append((records, end)))
         self.new_sessions = new_sessions = NewSessions(spec, link, tasks, endpoints, cursors, sessions, self._commit)
         self.continued = ContinuedSessions(
-            spec, link, tasks, endpoints, cursors, sessions, new_sessions, losses, self._commit
+            spec, link, tasks, endpoints, cursors, sessions, self._commit, new_sessions, losses
         )
         self.search = TargetSearch(spec, link, tasks, endpoints, sessions, new_sessions)
         self.settled: list[bool] = []  # whether the transactions of a predecessor can be ended, answers
@@ -513,7 +513,9 @@ def test_with_preserved_offsets_a_crash_before_the_first_record_does_not_turn_th
     play(scene, lambda: scene.begin(Start(0, 0, LEADING)))
     cursor = scene.cursor
     assert (cursor.offset, cursor.window.position, cursor.outgoing.there) == (500, position, there)
-    assert (scene.bench.queue.next_gap, cursor.window.trail.gaps) == (filled, LEADING.gaps), "nothing is counted as missing"
+    assert (scene.bench.queue.next_gap, cursor.window.trail.gaps) == (filled, LEADING.gaps), (
+        "nothing is counted as missing"
+    )
     assert scene.reading == [cursor]
 
 
