@@ -110,7 +110,7 @@ class PartitionEvents:
         match event:
             case StateChanged():
                 self._awake.wake(cursor)
-                self._source.unsettle(partition)
+                self._source.consider(partition)
             case BatchesQueued():
                 self._sink.wake(cursor.outbox)
             case RangeAcknowledged(entry, last):

@@ -195,7 +195,7 @@ class Bench:
         skip, base, end = begin.pop("skip", 0), begin.pop("skip_base", -1), begin.pop("skip_end", -1)
         there = [FoundBatch(records, base, skip)] if base >= 0 else []
         there += [FoundBatch(records + skip - 1, end - 1, 1)] if end >= 0 else []
-        self.cursor.begin(mark, skip=skip, there=there)
+        self.cursor.begin(mark, skip=skip, found=there)
         self.outbox.begin(PRODUCER, records + self.cursor.predecessor.remaining, known=True)
 
     @property

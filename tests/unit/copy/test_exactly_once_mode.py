@@ -911,7 +911,7 @@ def test_aborting_the_first_transaction_restores_the_previous_session() -> None:
 def test_skipped_records_are_in_no_transaction() -> None:
     """Else a crash in between would leave a position that the count of the session does not go with."""
     scene = Scene()
-    scene.cursor.begin(Mark(100, 200, 100), skip=10, there=[FoundBatch(100, 200, 10)])
+    scene.cursor.begin(Mark(100, 200, 100), skip=10, found=[FoundBatch(100, 200, 10)])
     scene.cursor.predecessor.finishing = True
     scene.bench.fetch(batch(100, 5))
     assert scene.cursor.window.position == 105

@@ -151,7 +151,7 @@ class Cursor(CopyState):
         """Whether the mark will be the end of the flow's records on the target when all that was read is acknowledged. It is not
         before copying has begun, or while records of a predecessor after it are still to be read past.
         """
-        return self.window.position >= 0 and not self.predecessor.remaining and self.outgoing.there is None
+        return self.window.position >= 0 and not self.predecessor.remaining and self.outgoing.copied is None
 
     @property
     def has_ended(self) -> bool:
@@ -269,8 +269,8 @@ class Cursor(CopyState):
         self.conditions.stop = condition
         self.emit(PartitionStopped())
 
-    def begin(self, mark: Mark, *, skip: int = 0, there: Sequence[FoundBatch] = (), is_clean: bool = False) -> None:
-        """Continue at a mark; ``skip`` records after it are on the target, in the batches ``there`` as far as that is known.
+    def begin(self, mark: Mark, *, skip: int = 0, found: Sequence[FoundBatch] = (), is_clean: bool = False) -> None:
+        """Continue at a mark; ``skip`` records after it are on the target, in the batches ``found`` as far as that is known.
         ``is_clean``: no request of a predecessor is unanswered.
 
         If nothing has been copied yet, all current records of the source are a backlog.
@@ -281,7 +281,7 @@ class Cursor(CopyState):
         self.epochs = history.before(self.epochs, mark.source)
         self.window.begin(mark)
         self.outgoing.begin(is_clean=is_clean)
-        self.predecessor.begin(mark.records, skip, there)
+        self.predecessor.begin(mark.records, skip, found)
         self.suspended = False
         if (paused := self.conditions.paused) is not None:
             self.conditions.paused = paused._replace(offset=mark.source)  # nothing behind it has been read

@@ -47,23 +47,23 @@ class OutgoingRecords:
     """The target assigns the offsets, so source offsets without a record leave no gap there. ``is_live``: latencies of what is sent
     are counted.
 
-    Where offsets are preserved, ``waiting`` is what waits for gaps before it to be filled, and ``there`` what a predecessor has put
+    Where offsets are preserved, ``waiting`` is what waits for gaps before it to be filled, and ``copied`` what a predecessor has put
     on the target, which is read again for the reasons of its gaps.
     """
 
     state: CopyState
-    there: CopiedRange | None = None
+    copied: CopiedRange | None = None
     is_live: bool = False
     waiting: deque[OutgoingBatch | SourceRange] | tuple[()] = ()
 
     def begin(self, *, is_clean: bool) -> None:
         """Start at another position, with nothing in flight; ``is_clean``: also of a predecessor."""
         del is_clean
-        self.there = None
+        self.copied = None
 
     def after_copied(self, offset: int) -> int:
         """Return a source offset, or the later one at which what a predecessor has put on the target ends."""
-        return offset if self.there is None else max(offset, self.there.end)
+        return offset if self.copied is None else max(offset, self.copied.end)
 
     def end_on_target(self, end: int) -> int:
         """Where the target ends, if it ended at this offset at the last commit."""
@@ -72,7 +72,7 @@ class OutgoingRecords:
     def is_settled(self, position: int) -> bool:
         """Whether a successor may continue at this position without a look-up, if all batches are acknowledged."""
         del position
-        return self.there is None
+        return self.copied is None
 
     @property
     def fills_by_transactions(self) -> bool:
@@ -114,7 +114,7 @@ class OutgoingRecords:
         header = read_header(data)
         self.send(memoryview(data), header, first, changed.after, None if is_dense else offsets, changed.dropped)
 
-    def lead_in(self, first: int) -> None:
+    def fill_leading_gap(self, first: int) -> None:
         """Continue at source offset ``first``, where copying begins."""
 
     def add_copied(self, offsets: list[int], first: int, end: int, changed: ChangedBatch | None) -> None:
@@ -168,6 +168,6 @@ class OutgoingRecords:
     def _end_of_copied(self) -> None:
         """Once all is read that a predecessor has copied, its number of records counts: the source may have fewer now."""
         window = self.state.window
-        if self.there is not None and window.position >= self.there.end:
-            window.records = self.there.records
-            self.there = None
+        if self.copied is not None and window.position >= self.copied.end:
+            window.records = self.copied.records
+            self.copied = None

@@ -27,7 +27,7 @@ class PreservedRecords(OutgoingRecords):
         state.window.is_preserved = state.outbox.is_preserved = True
 
     def begin(self, *, is_clean: bool) -> None:
-        self.there = None
+        self.copied = None
         self.gaps.begin(is_clean=is_clean)
 
     def end_on_target(self, end: int) -> int:
@@ -36,7 +36,7 @@ class PreservedRecords(OutgoingRecords):
 
     def is_settled(self, position: int) -> bool:
         # Of what a predecessor has put on the target, the offsets without a record may still have to be read.
-        return self.there is None and self.gaps.is_settled(position)
+        return self.copied is None and self.gaps.is_settled(position)
 
     @property
     def fills_by_transactions(self) -> bool:
@@ -57,7 +57,7 @@ class PreservedRecords(OutgoingRecords):
     def send_changed(self, records: list[Record], first: int, changed: ChangedBatch, codec: int) -> None:
         self._send_runs(records, first, changed.after, codec, changed)
 
-    def lead_in(self, first: int) -> None:
+    def fill_leading_gap(self, first: int) -> None:
         """Fill the offsets before the first one that is copied. They are not counted."""
         state = self.state
         for start in range(state.offset, first, FILLED_AT_ONCE):
@@ -67,8 +67,8 @@ class PreservedRecords(OutgoingRecords):
         state.offset = max(state.offset, first)
 
     def drop(self, first: int, after: int, reason: str) -> None:
-        if self.there is not None and first < self.there.end < after:
-            end = self.there.end
+        if self.copied is not None and first < self.copied.end < after:
+            end = self.copied.end
             self.drop(first, end, reason)
             self.drop(end, after, reason)
             return
@@ -76,7 +76,7 @@ class PreservedRecords(OutgoingRecords):
             OutgoingRecords.drop(self, start, min(after, start + FILLED_AT_ONCE), reason)
 
     def leave_out(self, entry: SourceRange) -> None:
-        if self.there is not None and entry.next_offset <= self.there.end:
+        if self.copied is not None and entry.next_offset <= self.copied.end:
             self.state.window.done(entry)  # a predecessor has filled it
         else:
             self.gaps.fill(entry)

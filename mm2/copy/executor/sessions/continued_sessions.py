@@ -24,8 +24,8 @@ from mm2.copy.progress.target_progress import (
     LOOK_UP_REFUSED_S,
     InconsistentTarget,
     ProgressQuestion,
+    ReappearedSession,
     RecordsAt,
-    RevivedSession,
     TargetLookUp,
     TargetProgress,
     WrittenRange,
@@ -57,9 +57,9 @@ class ContinuedSessions(SessionStarts):
         cursor: Cursor,
         entry: LedgerEntry,
         progress: TargetProgress | None = None,
-        there: CopiedRange | None = None,
+        copied: CopiedRange | None = None,
     ) -> None:
-        """Continue a session at its mark; records that ``progress`` found after it are skipped. ``there``: everything up to
+        """Continue a session at its mark; records that ``progress`` found after it are skipped. ``copied``: everything up to
         its end is on the target, because offsets are preserved.
 
         Without ``progress`` it was handed off cleanly. Otherwise nothing is sent before the ledger has an entry of
@@ -79,20 +79,20 @@ class ContinuedSessions(SessionStarts):
             if not self._use_producer(cursor, session, mark.records + skip, leader_epoch):
                 return
             outbox.end_offset, outbox.own_end = mark.target, cursor.window.trail.own_end(session.start.target)
-            if there is not None:
-                outbox.end_offset = cursor.outgoing.end_on_target(there.end)
+            if copied is not None:
+                outbox.end_offset = cursor.outgoing.end_on_target(copied.end)
             elif progress is not None and skip:
                 outbox.end_offset = outbox.own_end = progress.target_end
             self._sink.end_pause(outbox)
 
-        if there is not None:
+        if copied is not None:
             cursor.begin(mark)
-            cursor.outgoing.there = there
+            cursor.outgoing.copied = copied
         else:
-            cursor.begin(mark, skip=skip, there=batches, is_clean=progress is None)
-        cursor.outgoing.lead_in(session.start.source)
-        if there is not None and there.end <= cursor.offset:
-            cursor.outgoing.there = None  # nothing of it is read again
+            cursor.begin(mark, skip=skip, found=batches, is_clean=progress is None)
+        cursor.outgoing.fill_leading_gap(session.start.source)
+        if copied is not None and copied.end <= cursor.offset:
+            cursor.outgoing.copied = None  # nothing of it is read again
         # Without a clean hand-off the predecessor may have sent more than is on the target (rule S9).
         cursor.shared_until = entry.shared_until if progress is None else UNBOUNDED
         if skip:
@@ -178,7 +178,7 @@ class ContinuedSessions(SessionStarts):
         """
         session, mark, end = entry.session, entry.mark, progress.end
         is_lost = progress.records < mark.records or end < mark.target
-        if session is None or is_lost or self._sessions.is_to_end(entry) or progress.revived is not None:
+        if session is None or is_lost or self._sessions.is_to_end(entry) or progress.reappeared is not None:
             if is_lost:
                 cursor.window.trail.target_cut(end)
             self._sessions.forget_ended(cursor.partition)
@@ -205,8 +205,8 @@ class ContinuedSessions(SessionStarts):
             cursor.fail(start.state, start.refusal)
         else:
             markers = found.markers if self._is_gap_certain(cursor, entry) else ()
-            there = CopiedRange(end, progress.records, content, entry.known_epoch, markers)
-            self.continue_session(cursor, entry, progress, there)
+            copied = CopiedRange(end, progress.records, content, entry.known_epoch, markers)
+            self.continue_session(cursor, entry, progress, copied)
         return True
 
     def _is_gap_certain(self, cursor: Cursor, entry: LedgerEntry) -> bool:
@@ -259,23 +259,23 @@ class ContinuedSessions(SessionStarts):
         """The session to continue, and its progress: the entry's, or the one before, if records of it have come back
         and the entry's has none (rule R3).
         """
-        if progress.revived is None:
+        if progress.reappeared is None:
             return entry, progress
-        ended, there = progress.revived
+        ended, found = progress.reappeared
         if why := self._sessions.why_not_counted(ended):
-            cursor.fail(PartitionState.INCONSISTENT, _not_counted(progress.revived, why))
+            cursor.fail(PartitionState.INCONSISTENT, _not_counted(progress.reappeared, why))
             return entry, progress
         self._log.warning(
             "records of a session that had ended have appeared on the target, it continues",
             partition=str(cursor.partition),
-            records=there.records - ended.mark.records,
+            records=found.records - ended.mark.records,
             producer_id=ended.producer.producer_id,
         )
         cursor.known_epoch = ended.known_epoch
         self._sessions.marks[cursor.partition] = ended.mark
         if entry.mark.source > ended.mark.source:
             cursor.window.trail.cut(ended.mark.source)  # what was dropped since is read again, under other rules
-        return entry.revived(ended), there
+        return entry.continuing(ended), found
 
     def _continue_after_look_up(self, cursor: Cursor, entry: LedgerEntry, progress: TargetProgress) -> None:
         self._use_rules_of(cursor, entry)
@@ -317,7 +317,7 @@ class ContinuedSessions(SessionStarts):
         mark, skip = entry.mark, progress.records - entry.mark.records
         self._sessions.current[cursor.partition] = entry.session
         cursor.set_target_error(None)
-        cursor.begin(mark, skip=skip, there=progress.batches)
+        cursor.begin(mark, skip=skip, found=progress.batches)
         self._log.info(
             "skipping records that were copied before transactions", partition=str(cursor.partition), records=skip
         )
@@ -391,8 +391,8 @@ def _is_settled(found: dict[TopicPartition, tuple[int, float]], tp: TopicPartiti
     return time.monotonic() - since >= _SETTLED_S
 
 
-def _not_counted(revived: RevivedSession, why: str) -> str:
-    ended, progress = revived
+def _not_counted(reappeared: ReappearedSession, why: str) -> str:
+    ended, progress = reappeared
     return (
         f"{progress.records - ended.mark.records} records of a copy session have appeared on the target after it had ended, and "
         f"which they are is not known: {why}; reset the position of this partition to copy them again"

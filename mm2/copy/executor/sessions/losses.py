@@ -306,8 +306,8 @@ class Losses:
         """
         if not cursor.is_preserved:
             return cursor.offset
-        session, there = self._sessions.current.get(cursor.partition), cursor.outgoing.there
-        records = cursor.window.records if there is None else there.records
+        session, copied = self._sessions.current.get(cursor.partition), cursor.outgoing.copied
+        records = cursor.window.records if copied is None else copied.records
         first = cursor.outgoing.after_copied(cursor.offset)
         if session is not None and session.start.source > session.start.target and not records:
             return start

@@ -250,12 +250,12 @@ class NewSessions(SessionStarts):
                 self._sessions.unproven.discard(tp)
                 self._sessions.set_by_user.discard(tp)  # later positions are those of the target
                 self._open_one(cursor, Mark(start.end, start.end, 0), identity, start.first)
-                cursor.outgoing.lead_in(start.first)
+                cursor.outgoing.fill_leading_gap(start.first)
             if waiting:
                 await self._link.pause(_RETRY_S)
 
     def _wanted(self, tp: TopicPartition, position: int) -> Wanted:
-        first = self._sessions.led_in.get(tp, -1)
+        first = self._sessions.leading_gaps.get(tp, -1)
         if first > position:
             # Some of the offsets before the first record are not filled yet, or the target has lost them.
             return Wanted(first, is_set=True, is_own=tp not in self._sessions.unproven)
@@ -298,11 +298,11 @@ class NewSessions(SessionStarts):
             try:
                 starts = await self._call(self._source_admin.list_offsets, dict.fromkeys(waiting, EARLIEST))
                 ends = await self._call(self._source_admin.list_offsets, dict.fromkeys(waiting, LATEST))
-                there = await self._call(self._target_admin.list_offsets, dict.fromkeys(targets.values(), LATEST))
+                target_ends = await self._call(self._target_admin.list_offsets, dict.fromkeys(targets.values(), LATEST))
             except KafkaFailure as error:
-                starts = ends = there = dict.fromkeys([*waiting, *targets.values()], error)
+                starts = ends = target_ends = dict.fromkeys([*waiting, *targets.values()], error)
             for tp, entry in [*waiting.items()]:
-                start, end, target = starts[tp], ends[tp], there[targets[tp]]
+                start, end, target = starts[tp], ends[tp], target_ends[targets[tp]]
                 if isinstance(start, OffsetInfo) and isinstance(end, OffsetInfo):
                     if isinstance(target, OffsetInfo) or (target.is_final and not target.stale_metadata):
                         target_end = target.offset if isinstance(target, OffsetInfo) else -1
@@ -460,7 +460,7 @@ class NewSessions(SessionStarts):
         session = Session(identity, start, str(self._sessions.rules), ending.sessions)
         self._use(cursor, session)
         if cursor.is_preserved:
-            self._sessions.remember_lead_in(cursor.partition, session)
+            self._sessions.remember_leading_gap(cursor.partition, session)
         if cursor.known_epoch < 0:
             cursor.known_epoch = self._source.leader_epoch(cursor.partition)
         # Fetching starts now; records are sent when the ledger has the session.

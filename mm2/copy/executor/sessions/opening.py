@@ -185,7 +185,7 @@ class Opening:
             cursor.written_by, cursor.is_handed_off = entry.written_by, start.clean
             self._sessions.marks[cursor.partition] = entry.mark
             if entry.session is not None and cursor.is_preserved:
-                self._sessions.remember_lead_in(cursor.partition, entry.session)
+                self._sessions.remember_leading_gap(cursor.partition, entry.session)
         elif entry.is_preserved and start.position is not None:
             self._sessions.set_by_user.add(cursor.partition)
 

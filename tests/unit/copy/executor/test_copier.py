@@ -346,7 +346,7 @@ def test_only_a_deleted_or_permanently_rejecting_ledger_is_abandoned(code: int, 
 
 def handle_events(cursor: Cursor, removed: list[TopicPartition]) -> None:
     """``removed``: partitions that are no longer read."""
-    source = SimpleNamespace(remove=removed.append, unsettle=lambda _: None)
+    source = SimpleNamespace(remove=removed.append, consider=lambda _: None)
     events = partition_events({cursor.partition: cursor}, source=source)
     cursor.emit = functools.partial(events.handle, cursor.partition)
 

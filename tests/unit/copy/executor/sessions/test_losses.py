@@ -697,7 +697,7 @@ def test_with_preserved_offsets_only_what_was_not_copied_is_a_lost_range(
     for policy in ("continue", "stop"):
         scene = preserving(source_data_loss=policy)
         scene.cursor.begin(Mark(position, position, records))
-        scene.cursor.outgoing.there = there
+        scene.cursor.outgoing.copied = there
         scene.cursor.lost = [Lost(first, after, "retention", 0) for first, after in lost_before]
         scene.current = {TP: Session(ProducerIdentity(1, 0), Mark(began, 0, 0))}
         scene.losses._sessions = cast("Any", scene)

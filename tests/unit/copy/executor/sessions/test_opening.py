@@ -41,7 +41,7 @@ from mm2.copy.progress.target_progress import (
     InconsistentTarget,
     Prints,
     ProgressQuestion,
-    RevivedSession,
+    ReappearedSession,
     TargetProgress,
     WrittenRange,
     fingerprint,
@@ -344,7 +344,7 @@ def test_with_preserved_offsets_what_a_predecessor_copied_is_compared_with_the_s
     compared(scene, replaced, there)
     play(scene, lambda: scene.begin(Start(50, 40, PRESERVED)))
     if other is None:
-        assert scene.cursor.outgoing.there == CopiedRange(56, 55, None, PRESERVED.known_epoch)
+        assert scene.cursor.outgoing.copied == CopiedRange(56, 55, None, PRESERVED.known_epoch)
         scene.written()
         assert scene.outbox.end_offset == 56, "also the marker behind the last record"
         return
@@ -385,7 +385,7 @@ def test_with_preserved_offsets_changed_records_are_compared_when_they_are_read_
     compared(scene, [], there)
     session = dataclasses.replace(SESSION, rules=str(scene.sessions.rules))
     play(scene, lambda: scene.begin(Start(50, 40, PRESERVED.replace(session=session))))
-    assert scene.cursor.outgoing.there == CopiedRange(55, 55, records_at(there), PRESERVED.known_epoch)
+    assert scene.cursor.outgoing.copied == CopiedRange(55, 55, records_at(there), PRESERVED.known_epoch)
 
 
 @pytest.mark.parametrize(
@@ -453,7 +453,7 @@ def test_with_preserved_offsets_a_gap_that_was_filled_is_known_to_have_had_no_re
     compared(scene, [], [])
     session = dataclasses.replace(SESSION, rules=str(scene.sessions.rules))
     play(scene, lambda: scene.begin(Start(50, 40, PRESERVED.replace(session=session))))
-    there = scene.cursor.outgoing.there
+    there = scene.cursor.outgoing.copied
     assert there is not None
     assert there.markers == (((52, 54),) if is_known else ())
 
@@ -512,7 +512,7 @@ def test_with_preserved_offsets_a_crash_before_the_first_record_does_not_turn_th
     scene.offsets[LATEST] = [600]
     play(scene, lambda: scene.begin(Start(0, 0, LEADING)))
     cursor = scene.cursor
-    assert (cursor.offset, cursor.window.position, cursor.outgoing.there) == (500, position, there)
+    assert (cursor.offset, cursor.window.position, cursor.outgoing.copied) == (500, position, there)
     assert (scene.bench.queue.next_gap, cursor.window.trail.gaps) == (filled, LEADING.gaps), (
         "nothing is counted as missing"
     )
@@ -1312,7 +1312,7 @@ def test_a_session_of_which_records_have_come_back_continues() -> None:
     scene = Scene(read_committed=True)
     before = ended(UNCOMMITTED, Mark(50, 150, 50), 3)
     progress = TargetProgress(54, 154, 5, (FoundBatch(50, 150, 4),))
-    scene.standings = [TargetProgress(0, 154, 5, revived=RevivedSession(before, progress))]
+    scene.standings = [TargetProgress(0, 154, 5, reappeared=ReappearedSession(before, progress))]
     play(scene, lambda: scene.begin(Start(53, 53, follower(before), SegmentChunk(6, [Segment(40, 140, 10)]))))
     cursor = scene.cursor
     assert (cursor.window.mark, cursor.predecessor.remaining, cursor.predecessor.finishing) == (
@@ -1345,7 +1345,7 @@ def test_records_of_a_session_under_unknown_rules_stop_the_partition() -> None:
     scene = Scene(read_committed=True)
     before = ended("isolation=snapshot", Mark(50, 150, 50))
     progress = TargetProgress(54, 154, 5, (FoundBatch(50, 150, 4),))
-    scene.standings = [TargetProgress(0, 154, 5, revived=RevivedSession(before, progress))]
+    scene.standings = [TargetProgress(0, 154, 5, reappeared=ReappearedSession(before, progress))]
     play(scene, lambda: scene.begin(Start(53, 53, follower(before))))
     condition = scene.cursor.conditions.stop
     assert condition is not None

@@ -269,7 +269,7 @@ def test_a_leader_that_rejects_a_producer_for_good_ends_no_other_partition(case:
     outbox.acked = 10 if case == "at the position" else 12
     link, source = (
         SimpleNamespace(end=ended.append),
-        SimpleNamespace(remove=lambda _tp: None, unsettle=lambda _tp: None),
+        SimpleNamespace(remove=lambda _tp: None, consider=lambda _tp: None),
     )
     new_sessions = SimpleNamespace(replace=replaced.append)
     events = partition_events({TP: bench.cursor}, link=link, source=source, new_sessions=new_sessions)
