@@ -31,10 +31,10 @@ from mm2.copy.executor.partition.events import (
 )
 from mm2.copy.executor.partition.fetched_batches import COMPACTED, FetchedBatches
 from mm2.copy.executor.partition.outbox import Outbox, OutboxState
-from mm2.copy.executor.partition.outgoing import content_error
 from mm2.copy.executor.partition.outgoing_records import OutgoingRecords
 from mm2.copy.executor.partition.predecessor import PredecessorRecords
 from mm2.copy.executor.partition.preserved_records import PreservedRecords
+from mm2.copy.executor.partition.split_and_merge import content_error
 from mm2.copy.executor.partition.window import SourceRange
 from mm2.copy.progress.segments import RESET
 from mm2.copy.progress.session import (

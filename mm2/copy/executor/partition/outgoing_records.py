@@ -15,7 +15,7 @@ from typing import NamedTuple
 from mm2.copy.changes import ChangedBatch, DroppedRange, dropped_in
 from mm2.copy.executor.partition.copy_state import CopyState
 from mm2.copy.executor.partition.outbox import OutgoingBatch
-from mm2.copy.executor.partition.outgoing import outgoing_batch
+from mm2.copy.executor.partition.split_and_merge import outgoing_batch
 from mm2.copy.executor.partition.window import SourceRange, runs
 from mm2.copy.progress.target_progress import RecordsAt
 from mm2.kafka.records.batch import BatchHeader, read_header
