@@ -23,8 +23,8 @@ from mm2.copy.executor.commit.transaction import TaskTransactions
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.partition import history
 from mm2.copy.executor.partition.cursor import Cursor, FormerLog
-from mm2.copy.executor.partition.outbox import Outbox
-from mm2.copy.executor.partition.window import SourceRange
+from mm2.copy.executor.partition.outbox import Outbox, SharedPartition
+from mm2.copy.executor.partition.window import SourceRange, TargetWentBack
 from mm2.copy.executor.producing.sink import Sink
 from mm2.copy.progress.segments import SegmentChunk
 from mm2.copy.progress.session import (
@@ -352,11 +352,24 @@ class TransactionCommits(Commits):
             self._written[source] = _state(entry.mark, len(entry.lost), entry.foreign, entry.condition, entry.note)
 
     def acked(self, cursor: Cursor, copied: SourceRange, last: int) -> None:
+        if cursor.outbox.shared is not None and copied.count and copied.target_base >= 0:
+            self._compare_others(cursor, cursor.outbox.shared, copied.target_base)
         identity = cursor.outbox.identity
         is_own = identity is not None and copied.target_base >= 0 and not copied.already_copied
         cursor.written_by = identity.producer_id if identity is not None and is_own else -1
         if not cursor.is_elsewhere:
             self._in_transaction.append((cursor, copied, last))  # not visible before the commit
+
+    def _compare_others(self, cursor: Cursor, shared: SharedPartition, base_offset: int) -> None:
+        """The sources of a merge have one producer, and take turns: what one of them has just written cannot lie before what another had
+        written earlier, unless the target has lost that.
+        """
+        for outbox in shared.outboxes:
+            other = None if outbox.source is None else self._cursors.get(outbox.source)
+            if other is None or other is cursor or other.stopped or other.is_elsewhere:
+                continue
+            if base_offset < other.window.target:
+                other.emit(TargetWentBack(base_offset))
 
     def commit_due(self) -> float:
         if self._is_between and self.is_due:
