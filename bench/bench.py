@@ -24,6 +24,7 @@ _REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(_REPOSITORY))  # started with -P, which leaves our own folder out
 
 from bench import contenders, memory, physics, profiling, report  # noqa: E402
+from bench.cluster_pair import open_cluster_pair  # noqa: E402
 from bench.conditions import Conditions  # noqa: E402
 from bench.contenders import CONTENDERS, JAVA_DEFAULT, NOTHING, OURS, OURS_PRESERVED  # noqa: E402
 from bench.errors import BenchFailed  # noqa: E402
@@ -31,9 +32,8 @@ from bench.event import FOUR, THREE, Event, Result  # noqa: E402
 from bench.goals import BEYOND, EVENTS, MANY, TABLE, quick  # noqa: E402
 from bench.idle import Idleness  # noqa: E402
 from bench.latency import PARTITIONS, Traffic  # noqa: E402
-from bench.perform import Hall, load, only, perform  # noqa: E402
+from bench.perform import BenchContext, load, only, perform  # noqa: E402
 from bench.shapes import SHAPES, Shape  # noqa: E402
-from bench.venue import open_venue  # noqa: E402
 from mm2.kafka.errors import KafkaFailure  # noqa: E402
 from mm2.sandbox.errors import SandboxError  # noqa: E402
 from mm2.sandbox.jars import cache_folder  # noqa: E402
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder = Path(tempfile.mkdtemp(prefix="mm2-bench-", dir=None if options.disk else memory.folder()))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.default_int_handler)
-    hall = Hall(console, folder, _REPOSITORY, quick=options.quick, in_memory=memory.holds(folder))
+    context = BenchContext(console, folder, _REPOSITORY, quick=options.quick, in_memory=memory.holds(folder))
     try:
         contenders.fetch_jars()
         _say(console, contenders.LEFT_OUT)
@@ -65,13 +65,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 touched = memory.touch_free_memory()
             console.print(f"{touched / 1e9:.1f} GB of free memory touched.", highlight=False)
         if options.line:
-            _measure_line(hall, options)
+            _measure_line(context, options)
             return 0
         if options.profile:
-            _profile(hall, _event(options), options)
+            _profile(context, _event(options), options)
             return 0
         if options.all or options.beyond or options.rows:
-            return _measure_rows(hall, options)
+            return _measure_rows(context, options)
         event = _event(options)
         if options.beside:
             earlier = contenders.at_revision(options.beside, _REPOSITORY, folder / "beside")
@@ -80,8 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             event = replace(event, contenders=(*event.contenders, NOTHING))
         elif options.preserve_offsets:
             event = replace(event, contenders=(OURS, OURS_PRESERVED))
-        result = perform(hall, event)
-        _report(hall, event, result, options.results)
+        result = perform(context, event)
+        _report(context, event, result, options.results)
         return 0 if result.complete else 1
     except KeyboardInterrupt:
         console.print("Stopped.")
@@ -183,31 +183,31 @@ def _adapted(event: Event, options: Any) -> Event:
     return only(event, options.only or ())
 
 
-def _measure_rows(hall: Hall, options: Any) -> int:
+def _measure_rows(context: BenchContext, options: Any) -> int:
     """Measure row by row; results are stored in a file, so that an interrupted or failed row can be measured separately."""
-    store = _Store(cache_folder() / "bench" / ("rows-quick.json" if hall.quick else "rows.json"))
+    store = _Store(cache_folder() / "bench" / ("rows-quick.json" if context.quick else "rows.json"))
     chosen = [EVENTS[name] for name in options.rows] if options.rows else list(BEYOND if options.beyond else TABLE)
     results = store.read() if options.rows or options.resume or options.beyond else {}
     began = time.monotonic()
     if options.all and not options.resume:
-        _attempt_line(hall, options)
+        _attempt_line(context, options)
     for event in chosen:
         if options.resume and event.name in results and results[event.name].complete:
             continue
         event_now = _adapted(event, options)
-        _say(hall.console, f"-- {event.name} ({(time.monotonic() - began) / 60:.0f} min so far)")
+        _say(context.console, f"-- {event.name} ({(time.monotonic() - began) / 60:.0f} min so far)")
         try:
             # The name of a row must not depend on --quick.
-            results[event.name] = replace(perform(hall, event_now), event=event.name)
+            results[event.name] = replace(perform(context, event_now), event=event.name)
         except (*_FAILURES, OSError) as exc:
-            _say(hall.console, f"FAILED: {exc}")
+            _say(context.console, f"FAILED: {exc}")
             results.pop(event.name, None)
             continue
-        _report(hall, event_now, results[event.name], options.results)
+        _report(context, event_now, results[event.name], options.results)
         store.write(results)
-    report.show_table(hall.console, results)
+    report.show_table(context.console, results)
     report.put_table(options.results, results, f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC")
-    _say(hall.console, f"{(time.monotonic() - began) / 60:.0f} minutes.")
+    _say(context.console, f"{(time.monotonic() - began) / 60:.0f} minutes.")
     return 0 if all(event.name in results and results[event.name].complete for event in chosen) else 1
 
 
@@ -230,42 +230,41 @@ class _Store:
         scratch.replace(self._file)
 
 
-def _attempt_line(hall: Hall, options: Any) -> None:
+def _attempt_line(context: BenchContext, options: Any) -> None:
     try:
-        _measure_line(hall, options)
+        _measure_line(context, options)
     except (*_FAILURES, OSError) as exc:
-        _say(hall.console, f"FAILED: the physical line: {exc}")
+        _say(context.console, f"FAILED: the physical line: {exc}")
 
 
-def _measure_line(hall: Hall, options: Any) -> None:
+def _measure_line(context: BenchContext, options: Any) -> None:
     shape = _adapted(Event(SHAPES[options.shape]), options).task
     assert isinstance(shape, Shape)
-    folder = hall.folder / "line"
+    folder = context.folder / "line"
     outcomes = [physics.bare(folder)]
-    with open_venue(folder, Conditions(tls=options.tls)) as venue:
-        topic, _ = load(hall, venue, shape)
-        physics.between_brokers(venue, topic, shape, 1, folder)  # discarded: warm-up of the brokers
+    with open_cluster_pair(folder, Conditions(tls=options.tls)) as pair:
+        topic, _ = load(context, pair, shape)
+        physics.between_brokers(pair, topic, shape, 1, folder)  # discarded: warm-up of the brokers
         outcomes += [
-            physics.between_brokers(venue, topic, shape, processes, folder)
-            for processes in (1, 2) * (options.runs or 1)
+            physics.between_brokers(pair, topic, shape, processes, folder) for processes in (1, 2) * (options.runs or 1)
         ]
-    report.show_lines(hall.console, physics.FIGURES, outcomes)
+    report.show_lines(context.console, physics.FIGURES, outcomes)
     name = f"the physical line, {shape.name}{', TLS' if options.tls else ''}"
     at = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, commit {report.commit(_REPOSITORY)}."
     report.put_lines(options.results, name, at, physics.FIGURES, outcomes)
 
 
-def _profile(hall: Hall, event: Event, options: Any) -> None:
-    place = hall.folder / "profile"
+def _profile(context: BenchContext, event: Event, options: Any) -> None:
+    place = context.folder / "profile"
     contender = profiling.profiled(place, _REPOSITORY)
     event = replace(event, contenders=(contender,), runs=options.runs or 1)
-    result = perform(hall, event, lambda pid: profiling.perf(place, pid))
-    _say(hall.console, f"{event.title}, {result.at}, commit {result.commit}")
-    _say(hall.console, profiling.report(place))
+    result = perform(context, event, lambda pid: profiling.perf(place, pid))
+    _say(context.console, f"{event.title}, {result.at}, commit {result.commit}")
+    _say(context.console, profiling.report(place))
 
 
-def _report(hall: Hall, event: Event, result: Result, file: Path) -> None:
-    report.show(hall.console, event, result)
+def _report(context: BenchContext, event: Event, result: Result, file: Path) -> None:
+    report.show(context.console, event, result)
     report.put_result(file, event, result)
 
 

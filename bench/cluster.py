@@ -24,13 +24,13 @@ from typing import Final
 import psutil
 
 from bench import memory, report
+from bench.cluster_pair import ClusterPair, open_cluster_pair
 from bench.conditions import PLAIN
 from bench.contenders import OURS
 from bench.errors import BenchFailed
 from bench.many import BROKER_SETTINGS, HEAP, await_copies, fill_topics, make_topics, traffic
 from bench.proctree import CpuTime, cpu_time, session_members
 from bench.race import clean_up, log_tail, still_running
-from bench.venue import Venue, open_venue
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import TopicPartition
 from mm2.sandbox.errors import SandboxError
@@ -62,9 +62,9 @@ DRIVER, JVM, EXECUTORS, WORKERS, BROKERS = (
 )
 
 
-def usage(process: Popen[bytes], spark: LocalSpark | None, venue: Venue) -> Usage:
+def usage(process: Popen[bytes], spark: LocalSpark | None, pair: ClusterPair) -> Usage:
     """Of all processes since their start; the processes of a worker that has ended are counted by its parent."""
-    cpu = {BROKERS: venue.broker_cpu_time()}
+    cpu = {BROKERS: pair.broker_cpu_time()}
     resident: dict[str, int] = {}
     executors = [
         child for pid in (spark.worker_pids if spark else ()) for child in psutil.Process(pid).children(recursive=True)
@@ -99,7 +99,7 @@ class Result:
     bytes: Mapping[str, int]
 
 
-def measure(venue: Venue, topics: list[str], rate: int, master: str, number: int, folder: Path) -> Result:
+def measure(pair: ClusterPair, topics: list[str], rate: int, master: str, number: int, folder: Path) -> Result:
     """Raises BenchFailed with the end of the log."""
     cluster = (
         LocalSpark(folder / "spark", workers=_EXECUTORS, cores=_CORES, executor_mb=512, secret=secrets.token_hex(16))
@@ -108,33 +108,33 @@ def measure(venue: Venue, topics: list[str], rate: int, master: str, number: int
     )
     with cluster or nullcontext() as spark:
         more = {"tasks.max": str(_TASKS), **(spark.props if spark else {})}
-        flow = replace(venue.flow(number, "many-.*"), more=more)
+        flow = replace(pair.flow(number, "many-.*"), more=more)
         began = time.monotonic()
         process = OURS.launch(flow, folder / "flow")
         try:
             places = {TopicPartition(flow.remote(topic), index) for topic in topics for index in range(_PARTITIONS)}
-            await_copies(venue.clusters[1], places, 1, still_running(process))
+            await_copies(pair.clusters[1], places, 1, still_running(process))
             start_s = time.monotonic() - began
             time.sleep(_SETTLE_S)
-            idle, _ = _minute(process, spark, venue)
+            idle, _ = _minute(process, spark, pair)
             in_turn = [(topic, index) for index in range(_PARTITIONS) for topic in topics]
-            with traffic(venue.brokers[0].bootstrap, in_turn, rate, b"x" * 200):
+            with traffic(pair.brokers[0].bootstrap, in_turn, rate, b"x" * 200):
                 time.sleep(_SETTLE_S)
-                busy, last = _minute(process, spark, venue)
-            await_copies(venue.clusters[1], places, 2, still_running(process))
+                busy, last = _minute(process, spark, pair)
+            await_copies(pair.clusters[1], places, 2, still_running(process))
             return Result(master, start_s, idle, busy, last.bytes)
         except BenchFailed as failure:
             raise BenchFailed(f"{master}: {failure}\n{log_tail(folder / 'flow')}") from failure
         finally:
             end(process, patience_s=30.0)
-            clean_up(venue, keep=topics, patience_s=_PATIENCE_S)
+            clean_up(pair, keep=topics, patience_s=_PATIENCE_S)
 
 
-def _minute(process: Popen[bytes], spark: LocalSpark | None, venue: Venue) -> tuple[dict[str, float], Usage]:
-    before = usage(process, spark, venue)
+def _minute(process: Popen[bytes], spark: LocalSpark | None, pair: ClusterPair) -> tuple[dict[str, float], Usage]:
+    before = usage(process, spark, pair)
     time.sleep(_MINUTE_S)
     still_running(process)()
-    after = usage(process, spark, venue)
+    after = usage(process, spark, pair)
     none = CpuTime()
     return {
         part: 100 * (used - before.cpu.get(part, none)).total_s / _MINUTE_S for part, used in after.cpu.items()
@@ -156,11 +156,11 @@ def main() -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="mm2-bench-", dir=memory.folder()) as place:
             folder = Path(place)
-            with open_venue(folder, PLAIN, heap=HEAP, settings=BROKER_SETTINGS) as venue:
-                make_topics(venue.clusters[0], topics, _PARTITIONS)
-                fill_topics(venue.brokers[0].bootstrap, topics, _PARTITIONS)
+            with open_cluster_pair(folder, PLAIN, heap=HEAP, settings=BROKER_SETTINGS) as pair:
+                make_topics(pair.clusters[0], topics, _PARTITIONS)
+                fill_topics(pair.brokers[0].bootstrap, topics, _PARTITIONS)
                 for number, master in enumerate(options.masters, start=1):
-                    results.append(measure(venue, topics, options.rate, master, number, folder / master))
+                    results.append(measure(pair, topics, options.rate, master, number, folder / master))
                     sys.stderr.write(f"{results[-1]}\n")
     except (BenchFailed, KafkaFailure, SandboxError) as failure:
         sys.stderr.write(f"bench.cluster: {failure}\n")

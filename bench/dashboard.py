@@ -35,7 +35,7 @@ from starlette.responses import PlainTextResponse
 
 from bench.workers import RESULTS
 from mm2.config.mirrormaker import MirrorMakerConfig
-from mm2.connect.rest.access.control import Access
+from mm2.connect.rest.access.authorization import Access
 from mm2.connect.rest.access.roles import Role
 from mm2.copy.states import PartitionState
 from mm2.copy.tally import BOUNDS_S

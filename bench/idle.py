@@ -4,12 +4,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.cluster_pair import ClusterPair
 from bench.contenders import Contender
 from bench.errors import BenchFailed
 from bench.outcome import Figure, Outcome
 from bench.proctree import PeakMemory, tree_cpu_time
 from bench.race import clean_up, log_tail, still_running
-from bench.venue import Venue
 from mm2.kafka.admin import Admin
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.producer.producer import Producer
@@ -40,16 +40,16 @@ class Idleness:
 
 
 class Waiting:
-    """A venue with 100 topics of ten partitions each and one record in each topic."""
+    """A pair of clusters with 100 topics of ten partitions each and one record in each topic."""
 
-    def __init__(self, venue: Venue) -> None:
-        self._venue = venue
+    def __init__(self, pair: ClusterPair) -> None:
+        self._pair = pair
         self._runs = 0
         self._topics = [f"idle-{index:03}" for index in range(TOPICS)]
 
     def prepare(self) -> None:
         """Creates the topics. Raises KafkaFailure."""
-        source = self._venue.clusters[0]
+        source = self._pair.clusters[0]
         for made in Admin(source).create_topics([NewTopic(name, PARTITIONS, 1) for name in self._topics]).values():
             if isinstance(made, KafkaFailure):
                 raise made
@@ -62,7 +62,7 @@ class Waiting:
         """Raises BenchFailed, with the end of its log, when the contender dies or does not copy."""
         self._runs += 1
         place = folder / f"run-{self._runs}"
-        flow = self._venue.flow(self._runs, "idle-.*")
+        flow = self._pair.flow(self._runs, "idle-.*")
         began = time.monotonic()
         process = contender.launch(flow, place)
         try:
@@ -75,15 +75,15 @@ class Waiting:
                     time.sleep(0.2)
                 started_s = time.monotonic() - began
                 time.sleep(_SETTLE_S)
-                cpu, brokers = tree_cpu_time(process.pid), self._venue.broker_cpu_time()
+                cpu, brokers = tree_cpu_time(process.pid), self._pair.broker_cpu_time()
                 time.sleep(idleness.seconds)
                 still_running(process)()
-                cpu, brokers = tree_cpu_time(process.pid) - cpu, self._venue.broker_cpu_time() - brokers
+                cpu, brokers = tree_cpu_time(process.pid) - cpu, self._pair.broker_cpu_time() - brokers
         except BenchFailed as exc:
             raise BenchFailed(f"{contender.title}: {exc}\n{log_tail(place)}") from exc
         finally:
             end(process, patience_s=20.0)
-            clean_up(self._venue, keep=self._topics)
+            clean_up(self._pair, keep=self._topics)
         minutes = idleness.seconds / 60
         figures = {
             CPU: cpu.total_s / minutes,
@@ -94,7 +94,7 @@ class Waiting:
         return Outcome(contender.name, {figure.name: value for figure, value in figures.items()})
 
     def _arrived(self, wanted: list[TopicPartition]) -> int:
-        target = self._venue.clusters[1]
+        target = self._pair.clusters[1]
         there = target.metadata({tp.topic for tp in wanted}).topics
         present = [tp for tp in wanted if tp.topic in there and len(there[tp.topic].partitions) == PARTITIONS]
         if len(present) < len(wanted):

@@ -11,6 +11,7 @@ from subprocess import Popen
 from typing import Any
 
 from bench.arrivals import Arrivals
+from bench.cluster_pair import ClusterPair
 from bench.contenders import NOTHING, Contender
 from bench.errors import BenchFailed
 from bench.outcome import Figure, Outcome
@@ -18,7 +19,6 @@ from bench.proctree import PeakMemory, tree_cpu_time
 from bench.race import clean_up, create_topic, log_tail, still_running
 from bench.requests import request_counts
 from bench.stamps import VALUE_BYTES
-from bench.venue import Venue
 from mm2.sandbox.process import end, spawn
 
 PARTITIONS = 8
@@ -98,10 +98,10 @@ class Traffic:
 
 
 class Line:
-    """A venue on which one contender after another copies a topic of its own while it is written."""
+    """A pair of clusters on which one contender after another copies a topic of its own while it is written."""
 
-    def __init__(self, venue: Venue) -> None:
-        self._venue = venue
+    def __init__(self, pair: ClusterPair) -> None:
+        self._pair = pair
         self._runs = 0
 
     def run(self, contender: Contender, traffic: Traffic, folder: Path) -> Outcome:
@@ -112,8 +112,8 @@ class Line:
         self._runs += 1
         topic = f"steady-{self._runs}"
         place = folder / f"run-{self._runs}"
-        create_topic(self._venue.clusters[0], topic, traffic.partitions)
-        bootstrap = self._venue.brokers[0].bootstrap
+        create_topic(self._pair.clusters[0], topic, traffic.partitions)
+        bootstrap = self._pair.brokers[0].bootstrap
         shape = (traffic.partitions, traffic.rate, traffic.batch_records)
         producer = _python("steady.py", bootstrap, topic, *shape, to=folder / "producer.log")
         try:
@@ -122,13 +122,13 @@ class Line:
             return self._measure(contender, traffic, topic, place, producer)
         finally:
             end(producer)
-            clean_up(self._venue, keep=())
+            clean_up(self._pair, keep=())
 
     def _measure(
         self, contender: Contender, traffic: Traffic, topic: str, place: Path, producer: Popen[bytes]
     ) -> Outcome:
-        flow = replace(self._venue.flow(self._runs, topic), more=traffic.more)
-        arrivals = Arrivals(self._venue.clusters[1], flow.remote_topic, traffic.partitions)
+        flow = replace(self._pair.flow(self._runs, topic), more=traffic.more)
+        arrivals = Arrivals(self._pair.clusters[1], flow.remote_topic, traffic.partitions)
         process = contender.launch(flow, place)
         check = _both_running(process, producer)
         try:
@@ -138,10 +138,10 @@ class Line:
                 if not traffic.cold:
                     time.sleep(_WARM_UP_S)  # what waited is copied, and Java's compiler has seen the work
                 counted_since, requests = time.monotonic(), self._requests()
-                cpu, broker_cpu = tree_cpu_time(process.pid), self._venue.broker_cpu_time()
+                cpu, broker_cpu = tree_cpu_time(process.pid), self._pair.broker_cpu_time()
                 watched_since = time.monotonic()
                 seen = self._watch((topic, flow.remote_topic), traffic, place, check)
-                cpu, broker_cpu = tree_cpu_time(process.pid) - cpu, self._venue.broker_cpu_time() - broker_cpu
+                cpu, broker_cpu = tree_cpu_time(process.pid) - cpu, self._pair.broker_cpu_time() - broker_cpu
                 watched_s = time.monotonic() - watched_since
                 # Reading the counters takes as long both times, so the time between is that between the two calls.
                 counted_s = time.monotonic() - counted_since
@@ -176,9 +176,9 @@ class Line:
         place.mkdir(parents=True)
         if not traffic.cold:
             time.sleep(_WARM_UP_S)
-        counted_since, requests, broker_cpu = time.monotonic(), self._requests(), self._venue.broker_cpu_time()
+        counted_since, requests, broker_cpu = time.monotonic(), self._requests(), self._pair.broker_cpu_time()
         source = self._watch((topic,), traffic, place, lambda: _check_producer(producer))["source"]
-        counted_s, broker_cpu = time.monotonic() - counted_since, self._venue.broker_cpu_time() - broker_cpu
+        counted_s, broker_cpu = time.monotonic() - counted_since, self._pair.broker_cpu_time() - broker_cpu
         fetches = self._requests()[0] - requests[0]
         figures = {
             FLOOR_P50: source["p50"],
@@ -191,13 +191,13 @@ class Line:
 
     def _requests(self) -> tuple[int, ...]:
         """The number of Fetch requests to the source and of Produce requests to the target until now."""
-        source, target = (request_counts(broker.pid) for broker in self._venue.brokers)
+        source, target = (request_counts(broker.pid) for broker in self._pair.brokers)
         return source["Fetch"], target["Produce"]
 
     def _watch(
         self, topics: tuple[str, ...], traffic: Traffic, place: Path, check: Callable[[], None]
     ) -> dict[str, Any]:
-        bootstraps = [broker.bootstrap for broker in self._venue.brokers]
+        bootstraps = [broker.bootstrap for broker in self._pair.brokers]
         sides = [part for side in zip(bootstraps, topics, strict=False) for part in side]
         output = place / "watcher.json"
         watcher = _python("watcher.py", traffic.partitions, traffic.seconds, *sides, to=output)

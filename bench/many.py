@@ -15,12 +15,12 @@ from subprocess import Popen
 
 from confluent_kafka import Producer
 
+from bench.cluster_pair import ClusterPair
 from bench.contenders import Contender, Flow
 from bench.errors import BenchFailed
 from bench.outcome import Figure, Outcome
 from bench.proctree import PeakMemory, tree_cpu_time
 from bench.race import clean_up, log_tail, still_running
-from bench.venue import Venue
 from mm2.kafka.admin import Admin
 from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
@@ -84,11 +84,11 @@ class Many:
     seconds: int = 60
 
 
-class Crowd:
-    """A venue with all topics, one record in each partition, and groups that commit."""
+class ManyTopics:
+    """A pair of clusters with all topics, one record in each partition, and groups that commit."""
 
-    def __init__(self, venue: Venue, many: Many) -> None:
-        self._venue = venue
+    def __init__(self, pair: ClusterPair, many: Many) -> None:
+        self._pair = pair
         self._many = many
         self._runs = 0
         self._topics = [f"many-{index:05}" for index in range(many.topics)]
@@ -110,13 +110,13 @@ class Crowd:
         dies or does not even copy."""
         self._runs += 1
         place = folder / f"run-{self._runs}"
-        flow = replace(self._venue.flow(self._runs, "many-.*"), more=INTERVALS)
+        flow = replace(self._pair.flow(self._runs, "many-.*"), more=INTERVALS)
         self._commit(0)
         figures: dict[str, float] = {}
         notes: list[str] = []
         if contender.is_java:
             # In one request of more than 10,000 records for the controller's log, which refuses it each time: it would copy nothing.
-            make_topics(self._venue.clusters[1], [flow.remote(topic) for topic in self._topics], self._many.partitions)
+            make_topics(self._pair.clusters[1], [flow.remote(topic) for topic in self._topics], self._many.partitions)
             notes.append(
                 "Its remote topics were made for it, as it asks for all of them at once, which the controller refuses."
             )
@@ -124,7 +124,7 @@ class Crowd:
         process = contender.launch(flow, place)
         try:
             with PeakMemory(process.pid).watching() as memory:
-                checkpoints = _Checkpoints(self._venue.clusters[1], flow, still_running(process))
+                checkpoints = _Checkpoints(self._pair.clusters[1], flow, still_running(process))
                 figures[START.name] = self._await_copies(flow, self._topics, process) - began
                 steps: Sequence[Callable[[], dict[str, float]]] = (
                     lambda: {READY.name: self._await_groups(checkpoints) - began},
@@ -142,7 +142,7 @@ class Crowd:
             raise BenchFailed(f"{contender.title}: {exc}\n{log_tail(place)}") from exc
         finally:
             end(process, patience_s=_STOP_PATIENCE_S)
-            clean_up(self._venue, keep=self._topics, patience_s=_CLEAN_UP_S)
+            clean_up(self._pair, keep=self._topics, patience_s=_CLEAN_UP_S)
         return Outcome(contender.name, figures, notes)
 
     # -- what is measured
@@ -153,13 +153,13 @@ class Crowd:
 
     def _look_on(self, process: Popen[bytes]) -> dict[str, float]:
         time.sleep(_SETTLE_S)
-        cpu, brokers = tree_cpu_time(process.pid), self._venue.broker_cpu_time()
+        cpu, brokers = tree_cpu_time(process.pid), self._pair.broker_cpu_time()
         time.sleep(self._many.seconds)
         still_running(process)()
         minutes = self._many.seconds / 60
         return {
             CPU.name: (tree_cpu_time(process.pid) - cpu).total_s / minutes,
-            BROKER_CPU.name: (self._venue.broker_cpu_time() - brokers).total_s / minutes,
+            BROKER_CPU.name: (self._pair.broker_cpu_time() - brokers).total_s / minutes,
         }
 
     def _discover(self, flow: Flow, process: Popen[bytes]) -> dict[str, float]:
@@ -186,7 +186,7 @@ class Crowd:
         Java has at most ten offset syncs under way, and sends those that it has put off when it has copied another record: of
         ten thousand partitions with one record each it would have synced ten a minute.
         """
-        return traffic(self._venue.brokers[0].bootstrap, [(self._trickle, _ANY_PARTITION)], _TRAFFIC_PER_S, b"one")
+        return traffic(self._pair.brokers[0].bootstrap, [(self._trickle, _ANY_PARTITION)], _TRAFFIC_PER_S, b"one")
 
     def _partitions(self) -> dict[str, int]:
         """How many partitions each group reads."""
@@ -194,12 +194,12 @@ class Crowd:
 
     def _create(self, topics: Sequence[str]) -> None:
         """On the source, with one record in each partition."""
-        make_topics(self._venue.clusters[0], topics, self._many.partitions)
-        fill_topics(self._venue.brokers[0].bootstrap, topics, self._many.partitions)
+        make_topics(self._pair.clusters[0], topics, self._many.partitions)
+        fill_topics(self._pair.brokers[0].bootstrap, topics, self._many.partitions)
 
     def _commit(self, offset: int) -> dict[str, float]:
         """Have every group commit that offset; when each had done it."""
-        admin = Admin(self._venue.clusters[0])
+        admin = Admin(self._pair.clusters[0])
         done: dict[str, float] = {}
         for group, topic in self._groups.items():
             places = [TopicPartition(topic, partition) for partition in range(self._many.partitions)]
@@ -214,7 +214,7 @@ class Crowd:
         waiting = {
             TopicPartition(flow.remote(topic), index) for topic in topics for index in range(self._many.partitions)
         }
-        return await_copies(self._venue.clusters[1], waiting, 1, still_running(process))
+        return await_copies(self._pair.clusters[1], waiting, 1, still_running(process))
 
 
 def make_topics(cluster: Cluster, topics: Sequence[str], partitions: int) -> None:

@@ -11,18 +11,18 @@ from typing import Any
 
 from rich.console import Console
 
+from bench.cluster_pair import ClusterPair, open_cluster_pair
 from bench.contenders import CONTENDERS, JAVA_DEFAULT, OURS, Contender
 from bench.errors import BenchFailed
 from bench.event import Event, Result
 from bench.idle import Idleness, Waiting
 from bench.latency import Line, Traffic
-from bench.many import BROKER_SETTINGS, HEAP, INTERVALS, Crowd, Many
+from bench.many import BROKER_SETTINGS, HEAP, INTERVALS, Many, ManyTopics
 from bench.outcome import Figure, Outcome
 from bench.preload import Stored, preload
-from bench.race import Course, Watch
+from bench.race import CopyRuns, Watch
 from bench.report import commit, machine
 from bench.shapes import Shape
-from bench.venue import Venue, open_venue
 from mm2.kafka.errors import KafkaFailure
 from mm2.sandbox.errors import SandboxError
 
@@ -37,7 +37,7 @@ WarmUps = Sequence[tuple[str, Callable[[], Outcome]]]
 
 
 @dataclass(frozen=True)
-class Hall:
+class BenchContext:
     """What every event needs: a terminal, a working folder, and the measured repository."""
 
     console: Console
@@ -48,28 +48,28 @@ class Hall:
     """The folder, and with it the brokers' logs."""
 
 
-def perform(hall: Hall, event: Event, watch: Watch = lambda _pid: nullcontext()) -> Result:
+def perform(context: BenchContext, event: Event, watch: Watch = lambda _pid: nullcontext()) -> Result:
     """Raises BenchFailed, SandboxError or KafkaFailure when the brokers cannot be prepared."""
-    folder = hall.folder / event.name
+    folder = context.folder / event.name
     folder.mkdir()
-    facts = ["The brokers' logs lie in memory." if hall.in_memory else "The brokers' logs lie on disk."]
+    facts = ["The brokers' logs lie in memory." if context.in_memory else "The brokers' logs lie on disk."]
     try:
         if isinstance(event.task, Shape):
             _check_disk(folder, event.task)
         if isinstance(event.task, Traffic) and event.task.cold:
-            outcomes = _rounds(hall, event, partial(_run_cold, event, event.task, folder), [])
+            outcomes = _rounds(context, event, partial(_run_cold, event, event.task, folder), [])
         else:
             needs: dict[str, Any] = {"heap": HEAP, "settings": BROKER_SETTINGS} if isinstance(event.task, Many) else {}
-            with open_venue(folder, event.conditions, **needs) as venue:
-                outcomes = _rounds(hall, event, *_prepare(hall, event, venue, folder, facts, watch))
+            with open_cluster_pair(folder, event.conditions, **needs) as pair:
+                outcomes = _rounds(context, event, *_prepare(context, event, pair, folder, facts, watch))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return Result(
         event=event.name,
         title=event.title,
-        quick=hall.quick,
+        quick=context.quick,
         at=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
-        commit=commit(hall.repository),
+        commit=commit(context.repository),
         machine=machine(),
         outcomes=outcomes,
         facts=facts,
@@ -81,41 +81,41 @@ def _run_cold(event: Event, traffic: Traffic, folder: Path, contender: Contender
     place = folder / "cold"
     place.mkdir()
     try:
-        with open_venue(place, event.conditions) as venue:
-            return Line(venue).run(contender, traffic, place)
+        with open_cluster_pair(place, event.conditions) as pair:
+            return Line(pair).run(contender, traffic, place)
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def load(hall: Hall, venue: Venue, shape: Shape) -> tuple[str, Stored]:
+def load(context: BenchContext, pair: ClusterPair, shape: Shape) -> tuple[str, Stored]:
     """Writes the shape's records to the source; the topic and how they lie in it."""
-    with hall.console.status(f"Writing {shape.records:,} records"):
-        return _TOPIC, preload(venue.clusters[0], venue.brokers[0].bootstrap, _TOPIC, shape)
+    with context.console.status(f"Writing {shape.records:,} records"):
+        return _TOPIC, preload(pair.clusters[0], pair.brokers[0].bootstrap, _TOPIC, shape)
 
 
 def _prepare(
-    hall: Hall, event: Event, venue: Venue, folder: Path, facts: list[str], watch: Watch
+    context: BenchContext, event: Event, pair: ClusterPair, folder: Path, facts: list[str], watch: Watch
 ) -> tuple[Run, WarmUps]:
     """How one contender runs, and the runs that warm the brokers up and are discarded."""
     if isinstance(event.task, Traffic):
-        line = Line(venue)
+        line = Line(pair)
         short = replace(event.task, seconds=_WARM_UP_S)
         # The first run on cold brokers has had a p99 of 100 ms where the fourth had 5.
         warm_up = [one for one in (OURS, OURS, JAVA_DEFAULT) if one in event.contenders] or event.contenders[:1]
         warming_up = [(one.name, partial(line.run, one, short, folder)) for one in warm_up]
         return partial(line.run, traffic=event.task, folder=folder), warming_up
     if isinstance(event.task, Idleness):
-        waiting = Waiting(venue)
+        waiting = Waiting(pair)
         waiting.prepare()
         return partial(waiting.run, idleness=event.task, folder=folder), []
     if isinstance(event.task, Many):
         settings = ", ".join(f"{key}={value}" for key, value in INTERVALS.items())
         facts.append(f"All have {settings}.")
-        with hall.console.status(f"Creating {event.task.topics:,} topics"):
-            crowd = Crowd(venue, event.task)
-            crowd.prepare()
-        return partial(crowd.run, folder=folder), []
-    topic, stored = load(hall, venue, event.task)
+        with context.console.status(f"Creating {event.task.topics:,} topics"):
+            many_topics = ManyTopics(pair, event.task)
+            many_topics.prepare()
+        return partial(many_topics.run, folder=folder), []
+    topic, stored = load(context, pair, event.task)
     facts.append(
         f"On the source {stored.records_per_batch:.0f} records and {stored.bytes_per_batch / 1024:.1f} KiB per batch."
     )
@@ -124,11 +124,11 @@ def _prepare(
     # the brokers are not the limit.
     wanted = (OURS,) if event.conditions.rtt_ms else (*[OURS] * _WARM_UP_RUNS, JAVA_DEFAULT)
     warming = [one for one in wanted if one in event.contenders] or event.contenders[:1]
-    run = partial(Course(venue, topic).run, shape=event.task, folder=folder, watch=watch)
+    run = partial(CopyRuns(pair, topic).run, shape=event.task, folder=folder, watch=watch)
     return run, [(one.name, partial(run, one)) for one in warming]
 
 
-def _rounds(hall: Hall, event: Event, run: Run, warming: WarmUps) -> list[Outcome]:
+def _rounds(context: BenchContext, event: Event, run: Run, warming: WarmUps) -> list[Outcome]:
     outcomes: list[Outcome] = []
     lost: set[str] = set()
     runs = [(name, first, True) for name, first in warming]
@@ -136,14 +136,14 @@ def _rounds(hall: Hall, event: Event, run: Run, warming: WarmUps) -> list[Outcom
     for number, (name, measure, discarded) in enumerate(runs, 1):
         if name in lost:
             continue
-        with hall.console.status(f"{event.name}: run {number} of {len(runs)}: {name}"):
-            outcome = _attempt(hall, name, measure)
+        with context.console.status(f"{event.name}: run {number} of {len(runs)}: {name}"):
+            outcome = _attempt(context, name, measure)
         result = outcome.failure or _line(event.figures, outcome)
         for text in (
             f"{name:<11} {result}{'   discarded' if discarded else ''}",
             *(f"{'':<11} {one}" for one in outcome.notes),
         ):
-            hall.console.print(text, highlight=False, markup=False, soft_wrap=True)
+            context.console.print(text, highlight=False, markup=False, soft_wrap=True)
         if outcome.failure:
             lost.add(name)
         if outcome.failure or not discarded:
@@ -151,12 +151,12 @@ def _rounds(hall: Hall, event: Event, run: Run, warming: WarmUps) -> list[Outcom
     return outcomes
 
 
-def _attempt(hall: Hall, name: str, measure: Callable[[], Outcome]) -> Outcome:
+def _attempt(context: BenchContext, name: str, measure: Callable[[], Outcome]) -> Outcome:
     try:
         return measure()
     except _FAILURES as exc:
         # The text goes into a published file, where paths of this machine have no meaning.
-        return Outcome(name, failure=str(exc).replace(str(hall.folder), "…") or type(exc).__name__)
+        return Outcome(name, failure=str(exc).replace(str(context.folder), "…") or type(exc).__name__)
 
 
 def _order(chosen: Sequence[Contender], runs: int) -> list[Contender]:

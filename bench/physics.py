@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from subprocess import Popen
 
+from bench.cluster_pair import ClusterPair
 from bench.errors import BenchFailed
 from bench.outcome import Figure, Outcome
 from bench.proctree import CpuTime
 from bench.race import BROKER_SYSTEM, BROKER_USER, BUSY, CPU, THROUGHPUT, clean_up, create_topic
 from bench.shapes import Shape
-from bench.venue import Venue
 from mm2.sandbox.process import end, spawn
 
 SYSTEM = Figure("of it system s/GB", 2)
@@ -40,25 +40,22 @@ def bare(folder: Path) -> Outcome:
     return Outcome("bare line", _figures(printed, printed[0].bytes / 1e9, CpuTime()))
 
 
-def between_brokers(venue: Venue, topic: str, shape: Shape, processes: int, folder: Path) -> Outcome:
+def between_brokers(pair: ClusterPair, topic: str, shape: Shape, processes: int, folder: Path) -> Outcome:
     """Fetch, two CRC passes and Produce by so many processes, each with its share of the partitions. GB are bytes of
     values, as everywhere. Raises BenchFailed."""
     remote = f"line-{processes}.{topic}"
-    create_topic(venue.clusters[1], remote, shape.partitions)
-    trusted = venue.client.get("ssl.truststore.location")
+    create_topic(pair.clusters[1], remote, shape.partitions)
+    trusted = pair.client.get("ssl.truststore.location")
     shares = [",".join(map(str, range(first, shape.partitions, processes))) for first in range(processes)]
-    before = venue.broker_cpu_time()
+    before = pair.broker_cpu_time()
     try:
         printed = _run(
             folder,
-            *(
-                ["brokers", *venue.bootstraps, topic, remote, share, *([trusted] if trusted else [])]
-                for share in shares
-            ),
+            *(["brokers", *pair.bootstraps, topic, remote, share, *([trusted] if trusted else [])] for share in shares),
         )
-        brokers = venue.broker_cpu_time() - before
+        brokers = pair.broker_cpu_time() - before
     finally:
-        clean_up(venue, keep={topic})
+        clean_up(pair, keep={topic})
     return Outcome(
         f"line, {processes} process{'es' if processes > 1 else ''}",
         _figures(printed, shape.payload_bytes / 1e9, brokers),

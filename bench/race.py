@@ -9,12 +9,12 @@ from pathlib import Path
 from subprocess import Popen
 
 from bench.arrivals import Arrivals
+from bench.cluster_pair import ClusterPair
 from bench.contenders import Contender, log_file
 from bench.errors import BenchFailed
 from bench.outcome import Figure, Outcome
 from bench.proctree import CpuTime, PeakMemory, tree_cpu_time
 from bench.shapes import Shape
-from bench.venue import Venue
 from mm2.kafka.admin import Admin
 from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.structs import NewTopic
@@ -62,11 +62,11 @@ class _Clock:
     brokers: CpuTime
 
 
-class Course:
-    """A venue, the loaded topic, and a fresh pair of aliases for each run."""
+class CopyRuns:
+    """A pair of clusters, the loaded topic, and a fresh pair of aliases for each run."""
 
-    def __init__(self, venue: Venue, topic: str) -> None:
-        self._venue = venue
+    def __init__(self, pair: ClusterPair, topic: str) -> None:
+        self._pair = pair
         self._topic = topic
         self._runs = 0
 
@@ -82,12 +82,12 @@ class Course:
         try:
             return self._measure(contender, shape, place, watch)
         finally:
-            clean_up(self._venue, keep={self._topic})
+            clean_up(self._pair, keep={self._topic})
 
     def _measure(self, contender: Contender, shape: Shape, place: Path, watch: Watch) -> Outcome:
-        flow = self._venue.flow(self._runs, self._topic)
-        exactly_once = self._venue.conditions.exactly_once
-        arrivals = Arrivals(self._venue.clusters[1], flow.remote_topic, shape.partitions, committed=exactly_once)
+        flow = self._pair.flow(self._runs, self._topic)
+        exactly_once = self._pair.conditions.exactly_once
+        arrivals = Arrivals(self._pair.clusters[1], flow.remote_topic, shape.partitions, committed=exactly_once)
         began = time.monotonic()
         process = contender.launch(flow, place)
         try:
@@ -127,7 +127,7 @@ class Course:
         return Outcome(contender.name, {figure.name: value for figure, value in figures.items()})
 
     def _read_clocks(self, process: Popen[bytes]) -> _Clock:
-        return _Clock(tree_cpu_time(process.pid), self._venue.broker_cpu_time())
+        return _Clock(tree_cpu_time(process.pid), self._pair.broker_cpu_time())
 
 
 def still_running(process: Popen[bytes]) -> Callable[[], None]:
@@ -147,9 +147,9 @@ def create_topic(cluster: Cluster, name: str, partitions: int) -> None:
         raise made
 
 
-def clean_up(venue: Venue, keep: Iterable[str], *, patience_s: float = _CLEAN_UP_S) -> None:
+def clean_up(pair: ClusterPair, keep: Iterable[str], *, patience_s: float = _CLEAN_UP_S) -> None:
     """Delete the topics of a run and wait until the brokers and the disk have finished the deletion."""
-    source, target = venue.clusters
+    source, target = pair.clusters
     _delete_topics(target, (), patience_s)
     _delete_topics(source, keep, patience_s)
     os.sync()  # otherwise the next run shares the disk with dirty pages of this one

@@ -28,13 +28,13 @@ from typing import Any, Final
 
 import psutil
 
+from bench.cluster_pair import ClusterPair, open_cluster_pair
 from bench.conditions import Conditions
 from bench.errors import BenchFailed
 from bench.preload import preload
 from bench.proctree import session_members
 from bench.report import commit, machine, put
 from bench.shapes import SHAPES, Shape
-from bench.venue import Venue, open_venue
 from mm2.cli.common.flow import CommandError, ConfiguredFlow
 from mm2.copy.progress.segments import Segment
 from mm2.kafka.errors import KafkaFailure
@@ -50,10 +50,10 @@ RESULTS: Final = ROOT / "bench" / "RESULTS.md"
 _PATIENCE_S: Final = 3600.0
 
 
-def copied(venue: Venue, shape: Shape, topic: str, folder: Path) -> Path:
+def copied(pair: ClusterPair, shape: Shape, topic: str, folder: Path) -> Path:
     """Have the shape on both sides; the properties file of the flow. Raises BenchFailed or KafkaFailure."""
-    source, target = venue.brokers
-    stored = preload(venue.clusters[0], source.bootstrap, topic, shape)
+    source, target = pair.brokers
+    stored = preload(pair.clusters[0], source.bootstrap, topic, shape)
     sys.stderr.write(f"{stored.records_per_batch:.0f} records, {stored.bytes_per_batch:.0f} bytes a batch\n")
     props = {
         "clusters": "A, B",
@@ -83,7 +83,7 @@ def copied(venue: Venue, shape: Shape, topic: str, folder: Path) -> Path:
     return file
 
 
-def verified(venue: Venue, file: Path, parallel: int) -> dict[str, Any]:
+def verified(pair: ClusterPair, file: Path, parallel: int) -> dict[str, Any]:
     """One run of the command: its report, and what it cost. Raises BenchFailed."""
     command = [
         sys.executable,
@@ -97,7 +97,7 @@ def verified(venue: Venue, file: Path, parallel: int) -> dict[str, Any]:
         "--parallel",
         str(parallel),
     ]
-    before = venue.broker_cpu_time()
+    before = pair.broker_cpu_time()
     began = time.monotonic()
     process = subprocess.Popen(
         command,
@@ -119,7 +119,7 @@ def verified(venue: Venue, file: Path, parallel: int) -> dict[str, Any]:
     out = process.stdout.read() if process.stdout is not None else ""
     if process.returncode != 0:
         raise BenchFailed(f"mm2 verify ended with {process.returncode}: {out[:2000]}")
-    brokers = venue.broker_cpu_time() - before
+    brokers = pair.broker_cpu_time() - before
     report = json.loads(out)
     return {
         "bytes": report["bytes_read"],
@@ -229,11 +229,14 @@ def main() -> int:
     if options.records is not None:
         shape = replace(shape, records=options.records)
     try:
-        with tempfile.TemporaryDirectory(prefix="mm2-bench-") as name, open_venue(Path(name), Conditions()) as venue:
-            file = copied(venue, shape, f"verify-{secrets.token_hex(3)}", Path(name))
+        with (
+            tempfile.TemporaryDirectory(prefix="mm2-bench-") as name,
+            open_cluster_pair(Path(name), Conditions()) as pair,
+        ):
+            file = copied(pair, shape, f"verify-{secrets.token_hex(3)}", Path(name))
             runs = []
             for number in range(options.runs):
-                runs.append(verified(venue, file, options.parallel))
+                runs.append(verified(pair, file, options.parallel))
                 sys.stderr.write(f"run {number + 1}: {runs[-1]}\n")
     except (BenchFailed, KafkaFailure) as failure:
         sys.stderr.write(f"bench.verify: {failure}\n")

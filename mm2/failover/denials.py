@@ -11,7 +11,7 @@ from mm2.failover.sides import Sides
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import AclBinding, ResourceType
 from mm2.mirror.notes.promotions import promoted
-from mm2.mirror.topics.acl_sync import acl_filter
+from mm2.mirror.topics.remote_acls import acl_filter
 from mm2.mirror.topics.topic_acls import sentence
 from mm2.mirror.topics.write_denials import (
     VISIBLE_S,

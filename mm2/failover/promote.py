@@ -27,7 +27,7 @@ from mm2.failover.sides import FlowConfig, Sides, now_ms
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure, failures_in
 from mm2.kafka.structs import AclBinding, AclOperation, AclPermission, PatternType, ResourceType
-from mm2.mirror.topics.acl_sync import acl_filter, applies_to
+from mm2.mirror.topics.remote_acls import acl_filter, applies_to
 from mm2.mirror.topics.write_denials import VISIBLE_S, polled_until_empty
 
 VERB: Final = "promote"

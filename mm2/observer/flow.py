@@ -25,9 +25,9 @@ from mm2.mirror.notes.preparation import preparations
 from mm2.mirror.notes.source_answers import SourceAnswers, source_answers
 from mm2.mirror.topics.topic_limits import over_limit_message
 from mm2.observer.flow_state import ON_ITS_WAY, FlowInputs, state_of, summary_of
-from mm2.observer.groups import GroupBook
+from mm2.observer.groups import GroupViews
 from mm2.observer.partition_inputs import PartitionInputs
-from mm2.observer.partitions import PartitionBook, Partitions
+from mm2.observer.partitions import Partitions, PartitionViews
 from mm2.observer.polling.certificates import Certificates, client_certificates
 from mm2.observer.polling.new_topics import NEW_TOPICS_S, NewTopicsPoll
 from mm2.observer.polling.polls import FlowClients, GroupsPoll, HeartbeatsPoll, LedgerPoll, SourcePoll, TargetLogsPoll
@@ -94,8 +94,8 @@ class FlowObserver:
             self._groups_watch,
             self._new_topics_watch,
         )
-        self._book = PartitionBook(rates=engine is not None)
-        self._group_book = GroupBook()
+        self._partition_views = PartitionViews(rates=engine is not None)
+        self._group_views = GroupViews()
         self._metric_formats = metric_formats(flow.props)
         self._unread_work = ""
         self._work_read_s: float | None = None
@@ -177,8 +177,8 @@ class FlowObserver:
     def view(self) -> FlowView:
         """The current view, from what is known now."""
         inputs = self._read()
-        partitions = self._book.read(inputs)
-        self._source.partitions = self._book.partitions
+        partitions = self._partition_views.read(inputs)
+        self._source.partitions = self._partition_views.partitions
         self._source.wanted, self._source.other_logs = partitions.wanted, partitions.other_logs
         self._groups.remote_topics = frozenset(one.remote_topic for one in partitions.views)
         self._groups.reasoned = frozenset() if inputs.ledger is None else frozenset(inputs.ledger.group_reasons())
@@ -249,7 +249,7 @@ class FlowObserver:
             latency={name: Latency(BOUNDS_S, tuple(one.counts), one.sum_s) for name, one in tally.latency.items()},
             troubles=known.troubles[:_TROUBLES_SHOWN],
             partitions=tuple(partitions.views),
-            groups=self._group_book.read(self._groups.seen, ledger, partitions.views),
+            groups=self._group_views.read(self._groups.seen, ledger, partitions.views),
             heartbeats=self._heartbeat_views(now_s, now_ms),
             connectors=work.connectors,
             workers=work.workers,

@@ -15,7 +15,7 @@ from mm2.observer.views import GroupView, PartitionView
 from mm2.reasons import MoveCode, OffsetReason
 
 
-class GroupBook:
+class GroupViews:
     """The consumer groups of one flow. Used by one thread."""
 
     def __init__(self) -> None:

@@ -102,7 +102,7 @@ class Observer:
                     log.exception("An error of ours while observing.")
                 else:
                     # The first answers are pending: wait for them rather than return an empty snapshot.
-                    if _is_telling(snapshot) or turn_s - began_s > _FIRST_S - 1 or self._snapshot is not None:
+                    if _have_all_answered(snapshot) or turn_s - began_s > _FIRST_S - 1 or self._snapshot is not None:
                         with self._lock:
                             self._snapshot = snapshot
                             self._news.notify_all()
@@ -193,7 +193,7 @@ def _is_same(flow: WatchedFlow, other: WatchedFlow | None) -> bool:
     return other is not None and flow.herder is other.herder and flow.props == other.props
 
 
-def _is_telling(snapshot: Snapshot) -> bool:
+def _have_all_answered(snapshot: Snapshot) -> bool:
     """Whether the clusters of all flows have answered or failed."""
     return all(
         (flow.risk.least is not None and flow.has_read(Evidence.TARGET_LOGS)) or flow.source_error or flow.target_error

@@ -99,7 +99,7 @@ class PartitionMemory:
 
     ``entry`` is that of ``version`` in the ledger, decoded at ``read_s``. The ``position`` was first seen at ``learned_s``; it has lag since
     ``behind_s``. ``counted``: time, records, bytes, and whether these are of this process. ``reading`` is the number of the last
-    `PartitionBook.read` that has made the ``view``. ``is_at_rest``: the view does not change before one of its inputs does. ``asked`` is
+    `PartitionViews.read` that has made the ``view``. ``is_at_rest``: the view does not change before one of its inputs does. ``asked`` is
     the end offset that the source returned. ``loss`` and ``is_uncompared``, ``is_of_other_log``: see `Partitions`.
     """
 

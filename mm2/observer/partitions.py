@@ -77,7 +77,7 @@ class Partitions:
                 self.stalled.append(known.tp)
 
 
-class PartitionBook:
+class PartitionViews:
     """The partitions of one flow.
 
     Used by one thread. ``rates``: called repeatedly, so records per second can be computed.

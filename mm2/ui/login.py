@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from mm2.connect.rest.access import audit
-from mm2.connect.rest.access.control import Access
+from mm2.connect.rest.access.authorization import Access
 from mm2.connect.rest.access.roles import Role
 from mm2.connect.rest.access.sessions import CODE_LIFE_S, SESSION_LIFE_S, Sessions
 from mm2.connect.rest.failures import JsonAnswer, RestFailure

@@ -11,7 +11,7 @@ from nicegui import Client, core, ui
 from nicegui import app as nicegui_app
 from starlette.types import ASGIApp
 
-from mm2.connect.rest.access.control import Access
+from mm2.connect.rest.access.authorization import Access
 from mm2.observer.views import Snapshot
 from mm2.ui.dashboard import PATH
 from mm2.ui.elements.actions import Actions

@@ -20,7 +20,7 @@ from socketio import AsyncServer
 from socketio.exceptions import ConnectionRefusedError as Refused
 from socketio.packet import BINARY_ACK, BINARY_EVENT, Packet
 
-from mm2.connect.rest.access.control import Access
+from mm2.connect.rest.access.authorization import Access
 
 log = structlog.get_logger(__name__)
 

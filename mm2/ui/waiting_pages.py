@@ -11,7 +11,7 @@ from typing import Final
 
 from nicegui import Client
 
-from mm2.connect.rest.access.control import Access
+from mm2.connect.rest.access.authorization import Access
 from mm2.connect.rest.access.sessions import oldest_of_greediest
 
 #: A browser connects within a second.

@@ -343,7 +343,7 @@ def deposed_target_leader(scenario: Scenario) -> None:
     world.run(world.now + 6.0)
 
 
-def revived_session(scenario: Scenario) -> None:
+def reappeared_session(scenario: Scenario) -> None:
     """A holder dies with records in flight, which only the leader has. Other leaders lack them, so the look-up does not find
     them, and the session ends because the isolation level has changed, once or twice. Then the former leader is elected again:
     it is still in sync, and has not truncated its log."""
@@ -786,7 +786,7 @@ def target_shortened_behind_a_cut(scenario: Scenario) -> None:
 
 
 LATE_OLD_BATCH = Schedule(late_old_batch, _old_and_in_sync)
-REVIVED_SESSION = Schedule(revived_session, _in_sync)
+REAPPEARED_SESSION = Schedule(reappeared_session, _in_sync)
 POLICY_CHANGES = Schedule(policy_changes, _never_committed)
 DEPOSED_TARGET_LEADER = Schedule(deposed_target_leader, _seldom_old_and_slow)
 
@@ -802,7 +802,7 @@ TARGET: tuple[Schedule, ...] = (
     Schedule(frozen_with_full_socket_doubled, _seldom_old),
     LATE_OLD_BATCH,
     DEPOSED_TARGET_LEADER,
-    REVIVED_SESSION,
+    REAPPEARED_SESSION,
     POLICY_CHANGES,
     Schedule(rules_changed_beside_a_deposed_leader, _seldom_and_few),
     Schedule(stale_ledger_leader, _short_batches),

@@ -155,7 +155,7 @@ class _CheckedCopier(Copier):
         for broker in self._source._brokers.values():
             for tp, fetch_state in broker.fetch_states.items():
                 wanted = broker.wanted.get(tp)
-                if tp not in broker.unsettled and (wanted is None or wanted.offset != fetch_state.receiver.offset):
+                if tp not in broker.to_consider and (wanted is None or wanted.offset != fetch_state.receiver.offset):
                     raise AssertionError(f"{tp} is at {fetch_state.receiver.offset} and is requested at {wanted}")
         commits, reports = self._commits, self._reports
         for tp, cursor in self._cursors.items():

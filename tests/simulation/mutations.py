@@ -56,7 +56,7 @@ from tests.simulation.directed_target import (
     DEPOSED_TARGET_LEADER,
     LATE_OLD_BATCH,
     POLICY_CHANGES,
-    REVIVED_SESSION,
+    REAPPEARED_SESSION,
 )
 from tests.simulation.scenario import Profile, Result, run
 
@@ -392,7 +392,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "S9",
         "a predecessor has not read past the high watermark of any later leader",
-        ((Source, "epoch_read", lambda self, partition: self._intakes[partition].receiver.known_epoch),),
+        ((Source, "epoch_read", lambda self, partition: self._fetch_states[partition].receiver.known_epoch),),
         schedule=LATE_AND_UNCLEAN,
     ),
     Mutation(
@@ -464,13 +464,13 @@ MUTATIONS: tuple[Mutation, ...] = (
         "R3",
         "records of a session that has ended are not looked for",
         (_ENDED_FORGOTTEN,),
-        schedule=REVIVED_SESSION,
+        schedule=REAPPEARED_SESSION,
     ),
     Mutation(
         "R3, S6",
         "they are looked for at the next take-over only",
         ((ProgressLookUps, "_questions", _without_ended),),
-        schedule=REVIVED_SESSION,
+        schedule=REAPPEARED_SESSION,
     ),
     Mutation(
         "R8",

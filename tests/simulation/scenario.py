@@ -19,7 +19,7 @@ import mm2.copy.driver.lane
 import mm2.copy.executor.copier
 import mm2.copy.progress.segments
 import mm2.kafka.client.connection
-import mm2.kafka.client.flights
+import mm2.kafka.client.shared_requests
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.progress.ledger import Ledger, ledger_topic
 from mm2.copy.progress.written_positions import offset_key, offset_value
@@ -836,9 +836,9 @@ def simulated(seed: int, *, echo: bool = False) -> Iterator[World]:
     others: list[tuple[Any, str, Any]] = [(DriverLink, "forward_logs", lambda _self: None)]
     others.append((mm2.copy.driver.batch, "secrets", Secrets(world)))
     others.append((mm2.copy.channel, "secrets", Secrets(world)))
-    route = mm2.kafka.client.flights._Route
+    requests = mm2.kafka.client.shared_requests._Requests
     # Its default was made of the real module.
-    others.append((mm2.kafka.client.flights, "_Route", lambda: route(running=Lock(world))))  # type: ignore[arg-type]
+    others.append((mm2.kafka.client.shared_requests, "_Requests", lambda: requests(running=Lock(world))))  # type: ignore[arg-type]
     others.append((mm2.copy.progress.segments, "CHUNK_SIZE", 20))  # so that a run fills many chunks
     dial: list[Callable[..., Any]] = []
 

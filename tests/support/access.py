@@ -7,7 +7,7 @@ from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from mm2.connect.rest.access.control import Access
+from mm2.connect.rest.access.authorization import Access
 from mm2.connect.rest.access.roles import Kind, Principal, Role
 from mm2.connect.rest.local_processes import processes, token_of
 

@@ -246,7 +246,7 @@ def _own_problem(one: Try, plugins: Plugins) -> str:
             plan_flows(MirrorMakerConfig(props), None, plugins)
         else:
             made: Any = plugins.new(props["connector.class"], MirrorConnector, key="connector.class")
-            made.rehearse(props)
+            made.dry_run(props)
     except Exception as error:  # noqa: BLE001 - the kind of the exception is part of the result
         return f"{type(error).__name__}: {error}"
     return ""

@@ -119,7 +119,7 @@ ATTACKERS = {
     ),
     "writer of the ledger": (
         "tests/unit/copy/progress/test_ledger.py::test_a_chunk_that_another_client_has_written_is_not_decompressed_without_a_limit",
-        "tests/unit/mirror/topics/test_acl_sync.py::test_a_note_cannot_make_an_acl_of_somebody_else_the_flow_s_own",
+        "tests/unit/mirror/topics/test_remote_acls.py::test_a_note_cannot_make_an_acl_of_somebody_else_the_flow_s_own",
     ),
     "writer of the dead-letter or heartbeats topic": (
         "tests/unit/observer/test_clocks.py::test_a_corrected_clock_of_a_writer_does_not_hide_its_heartbeats",

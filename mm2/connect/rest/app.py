@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from mm2 import KAFKA_VERSION
 from mm2.connect.errors import RequestError
 from mm2.connect.herder.interface import Herder
-from mm2.connect.rest.access.control import Access
+from mm2.connect.rest.access.authorization import Access
 from mm2.connect.rest.access.roles import Role
 from mm2.connect.rest.assembly import LocalAccess, access_control
 from mm2.connect.rest.extensions import (

@@ -18,7 +18,7 @@ from mm2.connect.rest.access.oidc_settings import OidcSettings
 from mm2.connect.rest.access.roles import Authenticator, RoleMap
 
 if TYPE_CHECKING:
-    from mm2.connect.rest.access.control import AccessControl, SessionKeyOf
+    from mm2.connect.rest.access.authorization import AccessControl, SessionKeyOf
     from mm2.connect.rest.binding import Binding
     from mm2.connect.rest.extensions import ConnectRestExtension
     from mm2.connect.rest.settings import RestSettings
@@ -60,7 +60,7 @@ def access_control(
     session_key: SessionKeyOf,
 ) -> AccessControl:
     """The access control of all listeners. Raises ConfigException."""
-    from mm2.connect.rest.access.control import AccessControl  # noqa: PLC0415
+    from mm2.connect.rest.access.authorization import AccessControl  # noqa: PLC0415
     from mm2.connect.rest.access.sessions import SHARE, Sessions, WebSockets  # noqa: PLC0415
 
     roles, sessions = RoleMap.of(settings.props), Sessions(local.port)

@@ -29,7 +29,7 @@ from mm2.connect.herder.interface import Herder, timed_out
 from mm2.connect.herder.request_queue import StagedFuture
 from mm2.connect.request_signing import ALGORITHM_HEADER, SIGNATURE_HEADER, SessionKey
 from mm2.connect.rest.access.authenticators import is_local_token
-from mm2.connect.rest.access.control import Access
+from mm2.connect.rest.access.authorization import Access
 from mm2.connect.rest.access.roles import Kind, Role
 from mm2.connect.rest.access.vouchers import CHALLENGE_HEADER, PROOF_HEADER, new_challenge, proof
 from mm2.connect.rest.failures import SERVER_ERROR, JsonAnswer, RestFailure

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import os
 import threading
 import time
 from collections import Counter
@@ -21,7 +20,7 @@ from mm2.copy.driver.batch import MicroBatch
 from mm2.copy.driver.given_spark import GivenSpark
 from mm2.copy.driver.identity import DriverIdentity
 from mm2.copy.driver.jvm import SparkUnavailable, is_local
-from mm2.copy.driver.lane import CurrentLedger, Lane, Paused, Starts
+from mm2.copy.driver.lane import CurrentLedger, Lane, Paused, Starts, lane_partitions
 from mm2.copy.driver.server import ChannelServer
 from mm2.copy.driver.settings import given_props, is_encrypted, spark_props
 from mm2.copy.driver.slots import Slots
@@ -436,7 +435,7 @@ class CopyJob:
         with self._assignment_lock:
             if self._stopping.is_set():
                 return
-            shares = _lane_partitions(self._spec, most)
+            shares = lane_partitions(self._spec, most)
             self._spec = self._spec.limited_to(1 / len(shares))
             self._lanes = tuple(self._lane(*share) for share in enumerate(shares))
             for lane in self._lanes:
@@ -584,24 +583,6 @@ class CopyJob:
         with self._updated:
             self._count += 1
             self._updated.notify_all()
-
-
-def _lane_partitions(spec: CopySpec, most: int | None = None) -> list[tuple[PartitionSpec, ...]]:
-    """The partitions of each lane, round-robin; at most ``most`` lanes.
-
-    A transaction has one producer, so with transactions there is one lane. On one machine (``most`` None) 0 lanes =
-    one for every two cores, with at least two partitions each: one lane saturates one and a half brokers, so where
-    brokers run on the same machine, more lanes only compete with them. On a cluster 0 = ``most``. What is copied to the same
-    target partition is in the same lane.
-    """
-    by_target: dict[TopicPartition, list[PartitionSpec]] = {}
-    for part in spec.partitions:
-        by_target.setdefault(part.target, []).append(part)
-    groups = list(by_target.values())
-    automatic = (os.cpu_count() or 1) // 2 if most is None else most
-    lanes = spec.lanes or min(automatic, len(groups) // 2)
-    lanes = 1 if spec.transactions is not None else max(1, min(lanes, len(groups), most or lanes))
-    return [tuple(part for group in groups[index::lanes] for part in group) for index in range(lanes)]
 
 
 def _is_on(conf: Any, key: str) -> bool:

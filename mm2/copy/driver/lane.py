@@ -7,6 +7,7 @@ jobs have the right to write.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -21,7 +22,7 @@ from mm2.copy.driver.slots import Slots
 from mm2.copy.driver.status import LaneStatus
 from mm2.copy.progress.ledger import Ledger, Pause, Pauses, paused
 from mm2.copy.progress.session import Start
-from mm2.copy.spec import CopySpec, PartitionProgress
+from mm2.copy.spec import CopySpec, PartitionProgress, PartitionSpec
 from mm2.copy.tally import Tally
 from mm2.kafka.backoff import Backoff
 from mm2.kafka.errors import KafkaFailure
@@ -435,3 +436,21 @@ class Lane:
     def _sleep(self, seconds: float) -> None:
         self._updated.wait(max(0.0, seconds))
         self._updated.clear()
+
+
+def lane_partitions(spec: CopySpec, most: int | None = None) -> list[tuple[PartitionSpec, ...]]:
+    """The partitions of each lane, round-robin; at most ``most`` lanes.
+
+    A transaction has one producer, so with transactions there is one lane. On one machine (``most`` None) 0 lanes =
+    one for every two cores, with at least two partitions each: one lane saturates one and a half brokers, so where
+    brokers run on the same machine, more lanes only compete with them. On a cluster 0 = ``most``. What is copied to the same
+    target partition is in the same lane.
+    """
+    by_target: dict[TopicPartition, list[PartitionSpec]] = {}
+    for part in spec.partitions:
+        by_target.setdefault(part.target, []).append(part)
+    groups = list(by_target.values())
+    automatic = (os.cpu_count() or 1) // 2 if most is None else most
+    lanes = spec.lanes or min(automatic, len(groups) // 2)
+    lanes = 1 if spec.transactions is not None else max(1, min(lanes, len(groups), most or lanes))
+    return [tuple(part for group in groups[index::lanes] for part in group) for index in range(lanes)]

@@ -57,7 +57,6 @@ _PREPARE_TIMEOUT_S: Final = 5.0
 _CLOCK_WARN_MS: Final = 2_000
 _POLL_S: Final = 0.001
 _FINISH_POLL_S: Final = 0.25
-_TRANSACTION_POLL_S: Final = 0.005
 
 
 class Copier:
@@ -144,11 +143,22 @@ class Copier:
         limit = spec.source.decompression_max_bytes
         reencoding = TimeSlice(REENCODING_SLICE_S, asyncio.get_running_loop().call_soon)
         for part in spec.partitions:
-            is_transactional = spec.transactions is not None
-            outbox = sink.outbox(part.target, idempotent=True, transactional=is_transactional, source=part.source)
+            outbox = sink.outbox(
+                part.target, idempotent=True, transactional=spec.transactions is not None, source=part.source
+            )
             emit = functools.partial(self._handle, part.source)
             tally = self._reports.tally
-            cursor = Cursor(part, outbox, emit, tally, spec.read_committed, self._changer, limit, reencoding)
+            cursor = Cursor(
+                part,
+                outbox,
+                emit,
+                tally,
+                spec.read_committed,
+                self._changer,
+                limit,
+                reencoding,
+                with_preserved_offsets=part.topic in spec.preserved,
+            )
             cursor.copy_id = CopyId(spec.group, spec.connector)
             self._cursors[part.source] = cursor
             self._awake.wake(cursor)
@@ -190,11 +200,8 @@ class Copier:
         self._watch = TargetWatch(link, sink, endpoints.target_cluster, self._call, cursors, tasks, losses)
         new_sessions.on_transactions = self._begin_transactions
         self._fills = fills = GapFills(link, tasks, endpoints, losses, commits.then)
-        for cursor in cursors.values():
-            if cursor.spec.topic in spec.preserved:
-                fills.attach(cursor)
         self._continued = ContinuedSessions(
-            spec, link, tasks, endpoints, cursors, sessions, new_sessions, losses, commits.then
+            spec, link, tasks, endpoints, cursors, sessions, commits.then, new_sessions, losses
         )
         self._opening = Opening(spec, sink, tasks, cursors, sessions, self._continued, new_sessions, fills.settle)
         search = TargetSearch(spec, link, tasks, endpoints, sessions, new_sessions)
@@ -279,15 +286,33 @@ class Copier:
             # Short micro-batches must advance it, too.
             seen_after_s=min(SEEN_AFTER_S, spec.batch_duration_ms / 4000),
         )
-        shared = self._cursors, self._positions, ledger, spec.ledger_topic, self._sink, self._sessions.current
+        written = (
+            self._cursors,
+            self._positions,
+            ledger,
+            spec.ledger_topic,
+            self._sink,
+            self._sessions.current,
+            self._endpoints.syncs,
+            self._reports.arrived,
+            self._awake,
+        )
         if spec.transactions is None:
-            return Commits(*shared, self._endpoints.syncs, self._reports.arrived, self._awake)
-        return TransactionCommits(self._link, *shared, self._endpoints.syncs, self._reports.arrived, self._awake)
+            return Commits(*written)
+        transactions = TaskTransactions(
+            self._endpoints.target_cluster,
+            spec.transactions,
+            self._sink,
+            spec.offsets_topic,
+            self._call,
+            lambda error: self._link.end(f"the transaction failed: {error}"),
+        )
+        return TransactionCommits(self._link, transactions, *written)
 
     async def _begun(self) -> bool:
         """Take over from the predecessor and start every partition at its position; False at the stop."""
         link = self._link
-        if isinstance(self._commits, TransactionCommits) and not await self._claimed(self._commits):
+        if not await self._commits.claim():
             return False
         # From here on the predecessor's transaction has ended, so the positions are final.
         began_s = channel.now_s()
@@ -308,33 +333,6 @@ class Copier:
         if unanswered_s > channel.LEASE_TIMEOUT_S:
             self._link.end(f"no message from the driver for {channel.LEASE_TIMEOUT_S:.0f} s")
         return unanswered_s > channel.LEASE_TIMEOUT_S
-
-    async def _claimed(self, commits: TransactionCommits) -> bool:
-        """Claim the transactional id; False at the stop, or when that is refused."""
-        spec, link = self._spec, self._link
-        while spec.transactions is not None:
-            transactions = TaskTransactions(
-                self._endpoints.target_cluster,
-                spec.transactions,
-                self._sink,
-                spec.offsets_topic,
-                self._call,
-                lambda error: link.end(f"the transaction failed: {error}"),
-            )
-            try:
-                await transactions.claim()
-            except KafkaFailure as error:
-                link.ask({"type": "waiting", "reason": str(error)})
-                if error.is_final:
-                    link.end(f"cannot initialize the transactional id: {error}")
-                    return False
-                await link.pause(0.5)
-                if link.stop.is_set():
-                    return False
-                continue
-            commits.begin(transactions)
-            break
-        return True
 
     async def _keep_lease(self, began_s: float) -> None:
         """Renew the lease while nothing is being copied. One that has expired is not renewed."""
@@ -381,36 +379,23 @@ class Copier:
     async def _work(self) -> None:
         commit_s = self._spec.commit_interval_ms / 1000
         link, commits = self._link, self._commits
-        transactional = commits if isinstance(commits, TransactionCommits) else None
         self._reports.compare_clocks()
         now = time.monotonic()
         next_commit, next_report = now + commit_s, now + 0.2
-        committing: asyncio.Task[None] | None = None
         while not link.stop.is_set():
             now = time.monotonic()
             if link.unanswered_s > channel.LEASE_TIMEOUT_S:
                 link.end(f"no message from the driver for {channel.LEASE_TIMEOUT_S:.0f} s")
                 break
-            is_between = committing is None or committing.done()
-            if transactional is not None and is_between and transactional.is_due:
-                committing = asyncio.get_running_loop().create_task(transactional.commit_transaction())
-                is_between = False
+            due_s = commits.commit_due()
             if now >= next_commit:
-                if transactional is not None:
-                    transactional.check_moved()
-                    if is_between:
-                        transactional.commit_unmoved()
                 commits.commit()
                 next_commit = now + commit_s
             if now >= next_report:
                 self._report()
                 next_report = now + channel.REPORT_INTERVAL_S
-            wait_s = max(0.005, min(next_commit, next_report) - time.monotonic())
-            if transactional is not None and transactional.has_records:
-                wait_s = min(wait_s, _TRANSACTION_POLL_S)
-            await link.pause(wait_s)
-        if committing is not None and transactional is not None:
-            await transactional.finish(committing, self._renew_lease, _FINISH_POLL_S)
+            await link.pause(min(due_s, max(0.005, min(next_commit, next_report) - time.monotonic())))
+        await commits.finish(self._renew_lease, _FINISH_POLL_S)
 
     def _on_message(self, message: dict[str, Any]) -> None:
         if message["type"] == "throttle":
@@ -445,9 +430,7 @@ class Copier:
 
     def _failure(self) -> str:
         failures = [self._source.failure, self._sink.failure, self._endpoints.offsets_sink.failure]
-        errors = [outbox.last_error for outbox in self._positions.outboxes]
-        if isinstance(self._commits, TransactionCommits):
-            errors += self._commits.errors
+        errors = self._commits.errors
         if self._endpoints.syncs is not None:
             errors.append(self._endpoints.syncs.outbox.last_error)
         errors.append(self._dead_letter_error())
@@ -480,9 +463,7 @@ class Copier:
             # later acknowledgement may have been answered by a deposed leader (rule S6).
             clean = clean and not cursor.outbox.paused and cursor.outbox.verified_epoch is None
             clean = clean and not (cursor.outbox.is_unverified or cursor.outbox.is_cut_off)
-            # Of what a predecessor has put on the target, the offsets without a record may still have to be read.
-            is_settled = cursor.gaps is None or cursor.gaps.is_settled(cursor.window.position)
-            clean = clean and is_settled and cursor.outgoing.there is None
+            clean = clean and cursor.outgoing.is_settled(cursor.window.position)
             committed = self._positions.committed.get(tp)
             # Also after an unclean hand-off: otherwise a late position of this executor would count as a user's (rule C4).
             seen = self._positions.seen(tp)
@@ -508,12 +489,11 @@ class Copier:
         for outbox in outboxes:
             outbox.queue = deque(outgoing for outgoing in outbox.queue if outgoing.at >= 0)
         for cursor in self._cursors.values():
-            if cursor.gaps is not None:
-                cursor.gaps.stop()
+            cursor.outgoing.stop()
 
         def is_drained(cursor: Cursor) -> bool:
             outbox = cursor.outbox
-            is_filling = cursor.gaps is not None and self._fills.is_working
+            is_filling = cursor.is_preserved and self._fills.is_working
             return (
                 (outbox.idle and not cursor.window.is_searching and not is_filling)
                 or outbox.refused
@@ -532,8 +512,7 @@ class Copier:
                 outbox.queue.clear()
         for cursor in self._cursors.values():
             cursor.pass_others()
-        if isinstance(self._commits, TransactionCommits):
-            await self._commits.end_last(deadline)
+        await self._commits.end(deadline)
         self._commits.commit(ending=True)
         while time.monotonic() < deadline:
             self._commits.commit(ending=True)

@@ -33,11 +33,10 @@ from mm2.copy.executor.partition.events import (
     StateChanged,
     Unreadable,
 )
-from mm2.copy.executor.partition.outbox import Outbox, SharedPartition
+from mm2.copy.executor.partition.outbox import Outbox
 from mm2.copy.executor.partition.window import (
     BatchMisplaced,
     RangeAcknowledged,
-    SourceRange,
     TargetGap,
     TargetWentBack,
 )
@@ -110,15 +109,13 @@ class PartitionEvents:
         match event:
             case StateChanged():
                 self._awake.wake(cursor)
-                self._source.unsettle(partition)
+                self._source.consider(partition)
             case BatchesQueued():
                 self._sink.wake(cursor.outbox)
             case RangeAcknowledged(entry, last):
-                if cursor.outbox.shared is not None and cursor.outbox.transactional:
-                    self._compare_others(cursor, cursor.outbox.shared, entry)
                 self._commits.acked(cursor, entry, last)
-                if cursor.gaps is not None:
-                    cursor.gaps.advance()
+                if cursor.outgoing.waiting:
+                    cursor.outgoing.advance()
                 self._source.resume()
             case GapDue(version):
                 self._fills.fill(cursor, version)
@@ -176,19 +173,6 @@ class PartitionEvents:
                 self._losses.target_truncated(cursor, records, end)
             case TargetRecreated():
                 self._losses.target_recreated(cursor)
-
-    def _compare_others(self, cursor: Cursor, shared: SharedPartition, written: SourceRange) -> None:
-        """The sources of a merge have one producer in transactions, and take turns: what one of them has just written cannot lie before
-        what another had written earlier, unless the target has lost that.
-        """
-        if not written.count or written.target_base < 0:
-            return
-        for outbox in shared.outboxes:
-            other = None if outbox.source is None else self._cursors.get(outbox.source)
-            if other is None or other is cursor or other.stopped:
-                continue
-            if written.target_base < other.window.target:
-                self._losses.target_went_back(other, written.target_base)
 
     def _stopped(self, cursor: Cursor) -> None:
         if not cursor.conditions.is_stopped_at_source:

@@ -326,7 +326,7 @@ class LedgerEntry:
         """Sessions before this one of which records may still appear on the target, oldest first."""
         return () if self.session is None else self.session.at(self.mark).after
 
-    def revived(self, ended: EndedSession) -> Self:
+    def continuing(self, ended: EndedSession) -> Self:
         """The entry of one of the `ended_sessions`, as it ended."""
         before = self.ended_sessions[: self.ended_sessions.index(ended)]
         later = self.session

@@ -76,7 +76,7 @@ class FoundBatch(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class TargetProgress:
     """``records`` of the session are on the target, all below the high watermark. The log ended at offset ``end`` in
-    ``leader_epoch``. ``batches`` are those after the known ones. ``revived`` is a session before this one of which
+    ``leader_epoch``. ``batches`` are those after the known ones. ``reappeared`` is a session before this one of which
     records have appeared since it ended. ``replaced_from``: other programs have written from this target offset on, where
     acknowledged records were lost (-1: no such offset is known).
     """
@@ -85,7 +85,7 @@ class TargetProgress:
     end: int
     leader_epoch: int = -1
     batches: tuple[FoundBatch, ...] = ()
-    revived: RevivedSession | None = None
+    reappeared: ReappearedSession | None = None
     replaced_from: int = -1
 
     @property
@@ -109,7 +109,7 @@ class TargetProgress:
         return next((b.offset + at - b.at for b in self.batches if b.at <= at < b.at + b.records), -1)
 
 
-class RevivedSession(NamedTuple):
+class ReappearedSession(NamedTuple):
     """A session that has ended before a former leader, elected again, brought back records of it (rule R3)."""
 
     session: EndedSession
@@ -409,29 +409,29 @@ class TargetLookUp:
     ) -> TargetProgress:
         """The progress of the session, and whether records of one before it have appeared."""
         progress = self._settle(tp, question, described, end)
-        revived: list[RevivedSession] = []
+        reappeared: list[ReappearedSession] = []
         for ended in question.ended:
             mark = ended.mark
             # They were counted up to the start of the session.
             behind = max(mark.target, question.floor)
             asked = ProgressQuestion(ended.producer, mark.records, behind, ended.start.target)
             try:
-                there = self._settle(tp, asked, described, end)
+                found = self._settle(tp, asked, described, end)
             except BrokerFailure as error:
                 if not error.is_final:
                     raise
                 continue  # deleted by retention: nothing has appeared at the end of the log
-            if there.records > mark.records:
-                revived.append(RevivedSession(ended, there))
-        if not revived:
+            if found.records > mark.records:
+                reappeared.append(ReappearedSession(ended, found))
+        if not reappeared:
             return progress
-        if len(revived) > 1 or progress.records:
+        if len(reappeared) > 1 or progress.records:
             message = (
-                f"{tp} of cluster {self._cluster.name} has {revived[0].progress.records - revived[0].session.mark.records} records "
+                f"{tp} of cluster {self._cluster.name} has {reappeared[0].progress.records - reappeared[0].session.mark.records} records "
                 "of a copy session that ended before they appeared, and records of a later session"
             )
             raise InconsistentTarget(message)
-        return dataclasses.replace(progress, revived=revived[0])
+        return dataclasses.replace(progress, reappeared=reappeared[0])
 
     def _settle(
         self,

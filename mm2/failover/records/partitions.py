@@ -296,9 +296,9 @@ def _newest_session(
     entry: LedgerEntry, progress: TargetProgress | KafkaFailure | None
 ) -> tuple[LedgerEntry, TargetProgress | KafkaFailure | None]:
     """The session that the target continues: the entry's, or the one before if records of that have appeared since it ended."""
-    if not isinstance(progress, TargetProgress) or progress.revived is None:
+    if not isinstance(progress, TargetProgress) or progress.reappeared is None:
         return entry, progress
-    return entry.revived(progress.revived.session), progress.revived.progress
+    return entry.continuing(progress.reappeared.session), progress.reappeared.progress
 
 
 def _target_offset(

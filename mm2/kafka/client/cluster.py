@@ -16,8 +16,8 @@ from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 from mm2.kafka.backoff import Backoff
 from mm2.kafka.client.connection import Connection
 from mm2.kafka.client.dial import canonical_names
-from mm2.kafka.client.flights import Flights
 from mm2.kafka.client.pool import Address, Pool
+from mm2.kafka.client.shared_requests import SharedRequests
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import (
     AuthenticationFailure,
@@ -84,7 +84,7 @@ class Cluster:
         self._topics: dict[str, _KnownTopic] = {}
         self._listing: tuple[Metadata, float] | None = None
         self._coordinators: dict[tuple[str, str], int] = {}
-        self._flights = Flights[Metadata]()
+        self._requests = SharedRequests[Metadata]()
 
     def preflight(self, timeout_s: float) -> None:
         """Connect to the bootstrap servers in turn until one answers a request.
@@ -175,7 +175,7 @@ class Cluster:
         names = None if topics is None else tuple(sorted(set(topics)))
         if max_age_s > 0 and (cached := self._cached(names, time.monotonic() - max_age_s)) is not None:
             return cached
-        return self._flights.join(
+        return self._requests.join(
             names, deadline, lambda: self._fetch_metadata(names, deadline), f"Metadata of cluster {self.name}"
         )
 

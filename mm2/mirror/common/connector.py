@@ -65,7 +65,7 @@ class MirrorConnector(SourceConnector):
         self._scheduler = scheduler
         scheduler.start()
 
-    def rehearse(self, props: dict[str, str]) -> None:
+    def dry_run(self, props: dict[str, str]) -> None:
         """Do what `start` does without running anything or connecting. Raises what `start` would raise."""
         try:
             self._prepared(props)

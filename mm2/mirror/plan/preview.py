@@ -303,7 +303,7 @@ class _Previewer:
             elif vanished(found) and not topic.is_created:
                 self._errors.append(why_missing(topic))
             elif vanished(found):
-                answer = self._rehearsed(Side.TARGET, topic.new_topic)
+                answer = self._validated(Side.TARGET, topic.new_topic)
                 refusal = "" if answer is None else explain(admin, topic, answer, alias)
                 self._create(alias, topic.new_topic, refusal)
             else:
@@ -318,13 +318,13 @@ class _Previewer:
             if isinstance(found, KafkaFailure):
                 self._errors.append(str(found))
             return
-        answer = self._rehearsed(topic.side, new)
+        answer = self._validated(topic.side, new)
         if topic.or_broker_default and _code(answer) == ErrorCode.INVALID_REPLICATION_FACTOR:
             self._create(alias, new, "", by_default=True)
         else:
             self._create(alias, new, "" if answer is None else why_not_created(topic, answer))
 
-    def _rehearsed(self, side: Side, new: NewTopic) -> KafkaFailure | None:
+    def _validated(self, side: Side, new: NewTopic) -> KafkaFailure | None:
         answer = self._admins[side].create_topics([new], validate_only=True).get(new.name)
         self._creatable[side, new.name] = _code(answer) not in _NOT_ALLOWED
         return answer
@@ -445,7 +445,7 @@ class _Previewer:
             topic: source.partitions[topic] for topic in topics if self._selection.remote(topic) not in target.unknown
         }
         plan = remote_topics.plan(creatable, target.partitions)
-        answers = remote_topics.rehearse(plan.create)
+        answers = remote_topics.validate_creation(plan.create)
         for new in plan.create:
             answer = answers.get(new.name)
             self._creatable[Side.TARGET, new.name] = _code(answer) not in _NOT_ALLOWED

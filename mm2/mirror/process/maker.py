@@ -182,14 +182,14 @@ class MirrorMaker:
         Raises FlowFailed if a herder has ended by itself, except if only its target could not be used yet, and if a Spark context has ended
         that this process does not replace.
         """
-        next_look_s = next_try_s = next_glance_s = 0.0
+        next_look_s = next_try_s = next_check_s = 0.0
         unsettled = False
         while not stopping.wait(_WATCH_S):
             if (ended := self._engine.ended) is not None:
                 raise FlowFailed(f"Nothing can be copied any more: {ended}", started=True)
-            if self._waiting and time.monotonic() >= next_glance_s:
+            if self._waiting and time.monotonic() >= next_check_s:
                 self._begin_where_target_has_come()
-                next_glance_s = time.monotonic() + _TARGET_AGAIN_S
+                next_check_s = time.monotonic() + _TARGET_AGAIN_S
             if file is not None and (file.changed() or (unsettled and time.monotonic() >= next_try_s)):
                 unsettled = not self._reload(file)
                 next_try_s = time.monotonic() + _RELOAD_AGAIN_S

@@ -156,16 +156,16 @@ def plan_flow(config: MirrorMakerConfig, pair: SourceAndTarget, plugins: Plugins
             resolution = transformer.resolve(written[_name(java_class)])
             resolved[_name(java_class)] = props = resolution.data
             with resolution.values.hidden_in_errors():
-                _rehearse(java_class, props, worker, plugins)
+                _dry_run(java_class, props, worker, plugins)
     except (ConfigException, ConnectError) as error:
         raise ConfigException(f"Flow {pair}: {error}") from error
     return FlowPlan(worker, written, resolved)
 
 
-def _rehearse(java_class: str, props: dict[str, str], worker: Mapping[str, str], plugins: Plugins) -> None:
+def _dry_run(java_class: str, props: dict[str, str], worker: Mapping[str, str], plugins: Plugins) -> None:
     connector = plugins.new(props["connector.class"], Connector, key="connector.class")
     if isinstance(connector, MirrorConnector):
-        connector.rehearse(props)
+        connector.dry_run(props)
     if java_class == SOURCE_CONNECTOR and AbstractConfig(connector.config(), props).bool("enabled"):
         check_changes(props, worker)
     for key in CONVERTER_KEYS:

@@ -20,7 +20,7 @@ from mm2.connect.herder.interface import Herder
 from mm2.connect.herder.loggers import Loggers
 from mm2.connect.plugins import Plugins
 from mm2.connect.request_signing import SessionKey
-from mm2.connect.rest.access.control import Access
+from mm2.connect.rest.access.authorization import Access
 from mm2.connect.rest.access.roles import Role
 from mm2.connect.rest.app import admin_resources, application, herder_routers
 from mm2.connect.rest.assembly import LocalAccess, access_control

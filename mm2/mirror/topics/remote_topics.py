@@ -143,7 +143,7 @@ class RemoteTopics:
             for remote, why in self.limits.exceeded(wanted, existing).items()
         }
 
-    def rehearse(self, topics: Iterable[NewTopic]) -> dict[str, KafkaFailure | None]:
+    def validate_creation(self, topics: Iterable[NewTopic]) -> dict[str, KafkaFailure | None]:
         """The target's answers to the creation of these topics, by name; nothing is created."""
         answers: dict[str, KafkaFailure | None] = {}
         for request in _by_partitions(topics):

@@ -1,4 +1,4 @@
-"""Syncs the ACLs of remote topics, and optionally of groups, from the source; `acl_sync` computes them.
+"""Syncs the ACLs of remote topics, and optionally of groups, from the source; `remote_acls` computes them.
 
 Java creates all ACLs in each interval and never deletes any. Here existing ACLs are not created again, and an ACL that
 this flow has created is deleted when its source ACL no longer exists. The flow's ledger stores which these are, with
@@ -26,7 +26,7 @@ from mm2.mirror.common.recurring_errors import RecurringErrors
 from mm2.mirror.filters import GroupFilter
 from mm2.mirror.notes.ledgers import ACL_NOTE, DENIAL_NOTE, Ledgers, Notes
 from mm2.mirror.notes.promotions import promoted
-from mm2.mirror.topics.acl_sync import (
+from mm2.mirror.topics.remote_acls import (
     EVERYBODY,
     acl_filter,
     covering,

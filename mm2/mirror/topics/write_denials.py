@@ -44,7 +44,7 @@ from mm2.mirror.common.discovery import chunks, vanished
 from mm2.mirror.common.recurring_errors import RecurringErrors
 from mm2.mirror.notes.ledgers import ACL_NOTE, DENIAL_NOTE, FILLING_NOTE, Ledgers
 from mm2.mirror.notes.promotions import promoted
-from mm2.mirror.topics.acl_sync import EVERYBODY, acl_filter, applies_to
+from mm2.mirror.topics.remote_acls import EVERYBODY, acl_filter, applies_to
 from mm2.mirror.topics.selection import TopicSelection
 from mm2.mirror.topics.topic_acls import ACLS_PER_REQUEST, acl_of, fields_of, sentence, writing_principals
 

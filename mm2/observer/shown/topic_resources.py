@@ -14,7 +14,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from mm2.connect.errors import BadRequest, MalformedBody, NotFound
-from mm2.connect.rest.access.control import Access
+from mm2.connect.rest.access.authorization import Access
 from mm2.connect.rest.access.roles import Role
 from mm2.connect.rest.failures import JsonAnswer, RestFailure
 from mm2.connect.rest.request_values import Name, parse_json, read_json

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 
 from mm2.config.mirrormaker import SourceAndTarget
 from mm2.connect.errors import RequestError
-from mm2.connect.rest.access.control import Access
+from mm2.connect.rest.access.authorization import Access
 from mm2.connect.rest.failures import RestFailure
 from mm2.mirror.rest.flow_paths import encoded, flow_path
 

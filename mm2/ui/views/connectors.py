@@ -7,7 +7,7 @@ from typing import Final
 from urllib.parse import quote
 
 from mm2.config.mirrormaker import SourceAndTarget
-from mm2.connect.rest.access.control import Access
+from mm2.connect.rest.access.authorization import Access
 from mm2.connect.rest.access.roles import Role
 from mm2.observer.traces import reason_of
 from mm2.observer.views import ConnectorView, FlowView, Snapshot

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from nicegui import ui
 
 from mm2.config.mirrormaker import SourceAndTarget
-from mm2.connect.rest.access.control import Access
+from mm2.connect.rest.access.authorization import Access
 from mm2.connect.rest.access.roles import Role
 from mm2.copy.states import PartitionState
 from mm2.evidence import CONFIGS_EQUAL, counted

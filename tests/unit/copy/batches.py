@@ -30,7 +30,9 @@ from mm2.copy.executor.partition.events import (
     StateChanged,
     Unreadable,
 )
+from mm2.copy.executor.partition.gap_queue import GapQueue
 from mm2.copy.executor.partition.outbox import Outbox, OutboxState, OutgoingBatch
+from mm2.copy.executor.partition.preserved_records import PreservedRecords
 from mm2.copy.executor.partition.window import (
     BatchMisplaced,
     RangeAcknowledged,
@@ -177,11 +179,15 @@ def partition_events(cursors: Mapping[TopicPartition, Cursor], **parts: Any) -> 
 class Bench:
     """A cursor with its surroundings written down."""
 
-    def __init__(self, offset: int = 0, *, read_committed: bool = False, **begin: int) -> None:
+    def __init__(
+        self, offset: int = 0, *, read_committed: bool = False, is_preserved: bool = False, **begin: int
+    ) -> None:
         self.owner = Owner()
         self.outbox = Outbox(SPEC.target, PRODUCER)
         owner = self.owner
-        self.cursor = owner.cursor = Cursor(SPEC, self.outbox, owner.handle, owner.tally, read_committed, None)
+        self.cursor = owner.cursor = Cursor(
+            SPEC, self.outbox, owner.handle, owner.tally, read_committed, None, with_preserved_offsets=is_preserved
+        )
         self.cursor.reads_committed = read_committed
         records = begin.pop("records", 0)
         self.cursor.known_epoch = begin.pop("known_epoch", 0)
@@ -189,7 +195,7 @@ class Bench:
         skip, base, end = begin.pop("skip", 0), begin.pop("skip_base", -1), begin.pop("skip_end", -1)
         there = [FoundBatch(records, base, skip)] if base >= 0 else []
         there += [FoundBatch(records + skip - 1, end - 1, 1)] if end >= 0 else []
-        self.cursor.begin(mark, skip=skip, there=there)
+        self.cursor.begin(mark, skip=skip, found=there)
         self.outbox.begin(PRODUCER, records + self.cursor.predecessor.remaining, known=True)
 
     @property
@@ -199,6 +205,12 @@ class Bench:
     @property
     def tally(self) -> Tally:
         return self.owner.tally
+
+    @property
+    def queue(self) -> GapQueue:
+        """Of a partition with preserved offsets."""
+        assert isinstance(self.cursor.outgoing, PreservedRecords)
+        return self.cursor.outgoing.gaps
 
     @property
     def gaps(self) -> dict[str, int]:

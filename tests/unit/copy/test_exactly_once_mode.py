@@ -133,8 +133,16 @@ class Scene:
         copier._sink = cast(Any, SimpleNamespace(topic_ids={}))
         copier._source = cast(Any, self)
         ledger: Any = object()
+        self.sent: list[int] = []
+        sink = SimpleNamespace(hold=lambda **_: None, put=self._put, outbox=self._outbox)
+        self.transactions = TaskTransactions(
+            cast(Any, None), EXACTLY_ONCE, cast(Any, sink), "offsets", self._call, lambda _error: None
+        )
+        self.transactions._client = cast(Any, self.coordinator)
+        self.transactions._identity = ProducerIdentity(1, 0)
         copier._commits = self.commits = TransactionCommits(
             copier._link,
+            self.transactions,
             copier._cursors,
             copier._positions,
             ledger,
@@ -146,14 +154,7 @@ class Scene:
             copier._awake,
         )
         self.commits.commit_unmoved()
-        self.sent: list[int] = []
-        sink = SimpleNamespace(hold=lambda **_: None, put=self._put, outbox=self._outbox)
-        self.transactions = TaskTransactions(
-            cast(Any, None), EXACTLY_ONCE, cast(Any, sink), "offsets", self._call, lambda _error: None
-        )
-        self.transactions._client = cast(Any, self.coordinator)
-        self.transactions._identity = ProducerIdentity(1, 0)
-        self.commits.begin(self.transactions)
+        self.commits.begin()
         self.losses = Losses(
             losses_bench.COPY,
             cast(Any, None),
@@ -566,14 +567,14 @@ def test_no_second_transaction_follows_one_that_takes_longer_than_the_stop() -> 
 
     async def run() -> None:
         scene.transactions._call = end
-        committing = asyncio.get_running_loop().create_task(scene.commits.commit_transaction())
+        scene.commits._committing = asyncio.get_running_loop().create_task(scene.commits.commit_transaction())
         await began.wait()
-        await scene.commits.finish(committing, lambda: None, 0.01)
+        await scene.commits.finish(lambda: None, 0.01)
         scene.transactions._call = scene._call
         scene.copier._link.stop_requested = True
         scene.commits._in_transaction.append(cast(Any, (scene.cursor, None, 0)))
         entries = len(scene.positions.entries)
-        await scene.commits.end_last(0.0)
+        await scene.commits.end(0.0)
         assert len(scene.positions.entries) == entries
         assert scene.coordinator.ended == []
 
@@ -907,7 +908,7 @@ def test_aborting_the_first_transaction_restores_the_previous_session() -> None:
 def test_skipped_records_are_in_no_transaction() -> None:
     """Else a crash in between would leave a position that the count of the session does not go with."""
     scene = Scene()
-    scene.cursor.begin(Mark(100, 200, 100), skip=10, there=[FoundBatch(100, 200, 10)])
+    scene.cursor.begin(Mark(100, 200, 100), skip=10, found=[FoundBatch(100, 200, 10)])
     scene.cursor.predecessor.finishing = True
     scene.bench.fetch(batch(100, 5))
     assert scene.cursor.window.position == 105

@@ -102,6 +102,11 @@ def queue_of(outbox: Outbox, events: list[PartitionEvent] | None = None) -> GapQ
     return GapQueue(outbox, Window(TP, found.append), found.append)
 
 
+def send(queue: GapQueue, one: OutgoingBatch) -> None:
+    """As `OutgoingRecords.send` does."""
+    (queue.waiting or queue.outbox.queue).append(one)
+
+
 @dataclass
 class Writer:
     """A micro-batch: the product's queue of batches and gaps, with requests to the model."""
@@ -122,7 +127,7 @@ class Writer:
                 continue
             if rest.first > start:
                 self.queue.fill(SourceRange(start, rest.first))
-            self.queue.send(outgoing(rest))
+            send(self.queue, outgoing(rest))
             start = rest.first + rest.records
         if start < self.source.end:
             self.queue.fill(SourceRange(start, self.source.end))
@@ -435,10 +440,10 @@ def test_batches_wait_for_the_gaps_before_them() -> None:
     outbox = Outbox(TP, ProducerIdentity(1, 0))
     queue = queue_of(outbox, events)
     gaps = [SourceRange(5, 7), SourceRange(7, 9)]
-    queue.send(outgoing(Data(0, 5)))
+    send(queue, outgoing(Data(0, 5)))
     for gap in gaps:
         queue.fill(gap)
-    queue.send(outgoing(Data(9, 1)))
+    send(queue, outgoing(Data(9, 1)))
     assert [one.header.base_offset for one in outbox.queue] == [0]
     assert events == [], "a batch is in flight"
     outbox.queue.clear()
@@ -479,7 +484,7 @@ def test_a_long_gap_is_filled_in_steps() -> None:
 def test_a_stop_keeps_only_what_is_being_filled() -> None:
     queue = queue_of(Outbox(TP, None))
     queue.fill(SourceRange(0, 2))
-    queue.send(outgoing(Data(2, 1)))
+    send(queue, outgoing(Data(2, 1)))
     assert not queue.is_settled(0)
     queue.stop()
     assert len(queue.waiting) == 1
@@ -499,12 +504,9 @@ class Preserving(Bench):
     """A cursor with preserved offsets, before a target log that grows by what it sends and fills."""
 
     def __init__(self, offset: int = 0) -> None:
-        super().__init__(offset, target=offset)
+        super().__init__(offset, is_preserved=True, target=offset)
         self.end = offset
-        window = self.cursor.window
-        self.queue = GapQueue(self.outbox, window, self.owner.handle)
         self.queue.begin(is_clean=True)
-        self.cursor.gaps, window.is_preserved = self.queue, True
 
     def settle(self) -> None:
         """The target takes everything, in order."""
@@ -547,7 +549,7 @@ def test_a_batch_at_another_offset_stops_the_position() -> None:
 
 def test_offsets_before_the_start_of_the_copy_are_filled_and_not_counted() -> None:
     bench = Preserving()
-    bench.cursor.lead_in(FILLED_AT_ONCE + 5)
+    bench.cursor.outgoing.fill_leading_gap(FILLED_AT_ONCE + 5)
     assert bench.queue.next_gap == (0, FILLED_AT_ONCE)
     bench.fetch(batch(FILLED_AT_ONCE + 5, 2))
     bench.settle()
@@ -567,14 +569,14 @@ def test_a_record_in_the_dead_letter_topic_leaves_its_offset() -> None:
 
 def test_what_a_predecessor_has_copied_is_read_again_for_its_gaps_and_not_sent() -> None:
     bench = Preserving()
-    bench.cursor.outgoing.there = CopiedRange(7, 5)
+    bench.cursor.outgoing.copied = CopiedRange(7, 5)
     bench.end = 7
     bench.fetch(batch(0, 3), marker(3, 1), batch(4, 6))
     bench.settle()
     assert bench.keys() == [[b"k007", b"k008", b"k009"]]
     assert bench.cursor.window.mark == Mark(10, 10, 8)
     assert bench.gaps == {"control": 1}
-    assert bench.cursor.outgoing.there is None
+    assert bench.cursor.outgoing.copied is None
 
 
 @pytest.mark.parametrize(
@@ -587,7 +589,7 @@ def test_changed_records_of_a_new_leader_are_compared_with_what_a_predecessor_ha
     changes = SimpleNamespace(apply=lambda _part, record, **_: record, close=lambda: None)
     bench.cursor.changes = Changer(cast(Any, changes), lambda call: call())
     there = [record(offset)._replace(value=other if offset >= 3 else b"v") for offset in range(7)]
-    bench.cursor.outgoing.there = CopiedRange(7, 7, records_at(there), 5)
+    bench.cursor.outgoing.copied = CopiedRange(7, 7, records_at(there), 5)
     bench.end = 7
     bench.fetch(of_epoch(batch(0, 3), epochs[0]), of_epoch(batch(3, 7), epochs[1]))
     bench.settle()
@@ -612,7 +614,7 @@ def test_a_record_of_the_source_where_a_predecessor_has_filled_a_gap_stops_the_p
     if is_changed:
         changes = SimpleNamespace(apply=lambda _part, record, **_: record, close=lambda: None)
         bench.cursor.changes = Changer(cast(Any, changes), lambda call: call())
-    bench.cursor.outgoing.there = CopiedRange(7, 6, markers=((3, 4),))
+    bench.cursor.outgoing.copied = CopiedRange(7, 6, markers=((3, 4),))
     bench.end = 7
     bench.fetch_each(batch(0, 3), *([marker(3, 1)] if first == 4 else []), batch(first, 7 - first))
     bench.settle()
@@ -644,20 +646,20 @@ def test_a_record_that_a_predecessor_has_copied_is_not_skipped_for_an_error_that
 
     changer = SimpleNamespace(apply=apply, close=lambda: None)
     bench.cursor.changes = Changer(cast(Any, changer), lambda call: call())
-    bench.cursor.outgoing.there = CopiedRange(7, 7)
+    bench.cursor.outgoing.copied = CopiedRange(7, 7)
     bench.outbox.looked_up = True
     bench.end = 7
     bench.fetch(batch(0, 10))
     assert (bench.cursor.offset, bench.gaps) == (3, {})
     bench.cursor.offset = 7
-    bench.cursor.outgoing.there = None
+    bench.cursor.outgoing.copied = None
     bench.fetch(batch(0, 10))
     assert (bench.cursor.offset, bench.cursor.suspended) == (8, True)
 
 
 def test_fewer_records_on_the_source_than_a_predecessor_has_copied_do_not_change_the_count() -> None:
     bench = Preserving()
-    bench.cursor.outgoing.there = CopiedRange(7, 7)
+    bench.cursor.outgoing.copied = CopiedRange(7, 7)
     bench.end = 7
     bench.fetch(holed(0, 9, [2, 8]))
     bench.settle()

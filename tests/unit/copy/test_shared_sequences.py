@@ -15,7 +15,7 @@ from mm2.copy.executor.partition.outbox import OutgoingBatch
 from mm2.copy.executor.partition.outgoing_records import CopiedRange
 from mm2.copy.executor.sessions.losses import Losses
 from mm2.copy.progress.session import UNBOUNDED, EndedSession, LedgerEntry, Mark, Session, Start
-from mm2.copy.progress.target_progress import FoundBatch, RevivedSession, TargetProgress
+from mm2.copy.progress.target_progress import FoundBatch, ReappearedSession, TargetProgress
 from mm2.kafka.structs import ProducerIdentity
 from tests.unit.copy.batches import TP, Bench, batch, holed, marker, of_epoch
 from tests.unit.copy.executor.sessions.test_opening import (
@@ -110,7 +110,7 @@ def test_where_nothing_has_changed_the_session_continues() -> None:
 
 def test_what_is_on_a_target_with_preserved_offsets_may_have_holes_now() -> None:
     bench = taken_over()
-    bench.cursor.outgoing.there = CopiedRange(7, 5)
+    bench.cursor.outgoing.copied = CopiedRange(7, 5)
     bench.fetch(of_epoch(batch(2, 3), 3), of_epoch(holed(5, 6, [6]), 4), end=40)
     assert (bench.cursor.suspended, bench.cursor.offset, bench.cursor.known_epoch) == (False, 7, 3)
     bench.fetch(of_epoch(batch(7, 1), 4))
@@ -237,13 +237,13 @@ def test_an_epoch_is_never_used_again() -> None:
     ended = EndedSession(ProducerIdentity(7, 1), Mark(0, 100, 0), "", Mark(50, 150, 50))
     later = Session(ProducerIdentity(7, 2), Mark(50, 150, 0), UNCOMMITTED, (ended,))
     entry = ENTRY.replace(session=later, mark=Mark(50, 150, 0))
-    again = entry.revived(ended)
+    again = entry.continuing(ended)
     assert again.session is not None
     assert (again.session.producer, again.session.reserved) == (ProducerIdentity(7, 1), 2)
     assert again.session.successor == ProducerIdentity(7, 3)
     assert decode(LedgerEntry, again.to_json()) == again
     other = dataclasses.replace(later, producer=ProducerIdentity(9, 4))
-    assert entry.replace(session=other).revived(ended).session == Session(ended.producer, ended.start)
+    assert entry.replace(session=other).continuing(ended).session == Session(ended.producer, ended.start)
 
 
 def test_after_the_last_epoch_another_producer_follows() -> None:
@@ -269,7 +269,7 @@ def test_late_records_are_compared_with_the_source_that_has_changed() -> None:
     scene = Scene()
     before = EndedSession(ProducerIdentity(7, 1), Mark(0, 100, 0), UNCOMMITTED, Mark(50, 150, 50))
     progress = TargetProgress(54, 154, 5, (FoundBatch(50, 150, 4),))
-    scene.standings = [TargetProgress(0, 154, 5, revived=RevivedSession(before, progress))]
+    scene.standings = [TargetProgress(0, 154, 5, reappeared=ReappearedSession(before, progress))]
     session = Session(ProducerIdentity(7, 2), Mark(50, 150, 0), UNCOMMITTED, (before,))
     play(scene, lambda: scene.begin(Start(50, 50, ENTRY.replace(session=session, mark=Mark(50, 150, 0)))))
     scene.written()

@@ -87,7 +87,7 @@ def test_skipped_records_have_the_target_offsets_of_their_batches() -> None:
     """Batches of other sources may be between them; without their offsets a group would read all of them again."""
     bench = Bench(0, target=10)
     there = [FoundBatch(0, 10, 2), FoundBatch(2, 12, 1), FoundBatch(3, 20, 2), FoundBatch(6, 30, 1)]
-    bench.cursor.begin(Mark(0, 10, 0), skip=7, there=there)
+    bench.cursor.begin(Mark(0, 10, 0), skip=7, found=there)
     bench.fetch(batch(0, 4), batch(4, 4))
     assert bench.owner.acks == [(0, 2, 10, 3), (3, 3, 20, 1), (4, 4, 21, 1), (5, 5, -1, 1), (6, 6, 30, 1)]
     assert bench.cursor.window.trail.newest.segments == [Segment(0, 10, 3), Segment(3, 20, 2), Segment(6, 30, 1)]

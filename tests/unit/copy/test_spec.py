@@ -4,7 +4,8 @@ import dataclasses
 import json
 
 from mm2.codec import decode, encode
-from mm2.copy.driver.engine import _lane_partitions, _sum_gaps
+from mm2.copy.driver.engine import _sum_gaps
+from mm2.copy.driver.lane import lane_partitions
 from mm2.copy.spec import ChangesSpec, CopySpec, PartitionProgress, PartitionSpec, SyncsSpec, TransactionsSpec
 from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
@@ -98,7 +99,7 @@ def test_gaps_add_up_by_reason() -> None:
 def test_lanes_share_the_partitions_evenly_and_completely() -> None:
     for partitions in (1, 2, 7, 50):
         for lanes in (0, 1, 3, 8, 100):
-            lanes_of = _lane_partitions(dataclasses.replace(spec_of(partitions, lanes), transactions=None))
+            lanes_of = lane_partitions(dataclasses.replace(spec_of(partitions, lanes), transactions=None))
             sizes = [len(lane) for lane in lanes_of]
             assert sum(sizes) == partitions
             assert max(sizes) - min(sizes) <= 1
@@ -108,4 +109,4 @@ def test_lanes_share_the_partitions_evenly_and_completely() -> None:
 
 
 def test_a_transaction_has_one_producer_so_there_is_one_lane() -> None:
-    assert len(_lane_partitions(spec_of(50, 8))) == 1
+    assert len(lane_partitions(spec_of(50, 8))) == 1

@@ -97,7 +97,7 @@ def test_a_periodic_job_of_a_connector_has_its_interval_or_is_disabled(
         ({f"{key}.interval.seconds": "7"}, 7),
         ({f"{key}.enabled": "false"}, NEVER),
     ):
-        connector().rehearse({**props, **settings})
+        connector().dry_run({**props, **settings})
         assert every[job] == interval_s
 
 

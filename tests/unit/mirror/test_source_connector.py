@@ -104,7 +104,7 @@ class Held(DefaultTopicFilter):
 @pytest.mark.parametrize("connector", [MirrorSourceConnector(), MirrorCheckpointConnector()])
 def test_a_filter_is_closed_when_its_connector_stops(connector: MirrorConnector) -> None:
     props = {**PROPS, "topic.filter.class": f"{__name__}.Held"}
-    connector.rehearse(props)
+    connector.dry_run(props)
     assert not Held.held
     connector.start(props)
     assert len(Held.held) == 1
@@ -148,7 +148,7 @@ def test_our_own_keys_are_checked(tmp_path: Path) -> None:
     limit = "copy.throttle.bytes.per.sec.orders"
     assert errors(**{limit.replace(".", "__"): "-1"}) == [limit]
     with pytest.raises(ConfigException, match=r"for configuration start\.from: neither"):
-        MirrorSourceConnector().rehearse({**PROPS, "start.from": "soon"})
+        MirrorSourceConnector().dry_run({**PROPS, "start.from": "soon"})
 
 
 def test_internal_topics_have_java_s_names() -> None:

@@ -142,13 +142,13 @@ def test_ages_of_a_backlog_do_not_change_when_the_clock_is_set(
 ) -> None:
     """While the source does not answer, they are those of its last answer."""
     as_of: list[float] = []
-    read = observer._book.read
+    read = observer._partition_views.read
 
     def noted(inputs: Any) -> Any:
         as_of.append(inputs.as_of_s)
         return read(inputs)
 
-    monkeypatch.setattr(observer._book, "read", noted)
+    monkeypatch.setattr(observer._partition_views, "read", noted)
     observer._source_watch.answered_s, observer._source_watch.answered_ms = clocks.monotonic(), clocks.now_ms
     clocks.wait(20)
     observer._source_watch.error = "timed out"

@@ -24,7 +24,7 @@ from mm2.observer import partition_views
 from mm2.observer import partitions as module
 from mm2.observer.flow_state import FlowInputs, state_of, summary_of
 from mm2.observer.partition_inputs import PartitionInputs, PartitionMemory
-from mm2.observer.partitions import LOSSES_REPORTED_MS, STALLED_S, PartitionBook, Partitions
+from mm2.observer.partitions import LOSSES_REPORTED_MS, STALLED_S, Partitions, PartitionViews
 from mm2.observer.polling.polls import SourceLogs
 from mm2.observer.polling.timestamps import BatchTimestamp
 from mm2.observer.shown.shapes import page_json
@@ -42,7 +42,7 @@ class Environment:
     """A partition book with its inputs and a manual clock."""
 
     def __init__(self) -> None:
-        self.book = PartitionBook()
+        self.book = PartitionViews()
         self.ledger = Ledger()
         self.at_s = 100.0
         self.ends: dict[TopicPartition, int] = {}
@@ -534,9 +534,9 @@ def test_a_partition_of_which_the_first_answer_shows_the_truncation_is_polled_on
 def test_nothing_is_known_before_the_ledger_was_read(env: Environment) -> None:
     """The target has died, and the process was restarted."""
     inputs = PartitionInputs(1.0, NOW_MS, 1.0, None, SourceLogs(ends_at_s=1.0), FlowStatus(), Work())
-    risk = PartitionBook().read(inputs).risk
+    risk = PartitionViews().read(inputs).risk
     assert (risk.records, risk.seconds, risk.bytes, risk.least) == (None, None, None, None)
-    assert PartitionBook().read(dataclasses.replace(inputs, ledger=Ledger())).risk.records == 0
+    assert PartitionViews().read(dataclasses.replace(inputs, ledger=Ledger())).risk.records == 0
 
 
 def test_the_log_of_a_recreated_topic_ends_where_the_source_says(env: Environment) -> None:
@@ -724,7 +724,7 @@ STEPS = st.one_of(
 @settings(deadline=None)
 @given(st.lists(STEPS, max_size=25))
 def test_views_of_partitions_at_rest_are_those_that_are_made_each_time(steps: list[tuple[Any, ...]]) -> None:
-    env, other = Environment(), PartitionBook()
+    env, other = Environment(), PartitionViews()
     read = env.book.read
 
     def both(inputs: PartitionInputs) -> Partitions:

@@ -19,7 +19,7 @@ from nicegui import Client, core, ui
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mm2.connect.rest.access.control import Access
+from mm2.connect.rest.access.authorization import Access
 from mm2.connect.rest.access.roles import Kind, Principal, Role
 from mm2.connect.rest.paths import CanonicalPath
 from mm2.observer.views import ConnectorView, FlowState, FlowView, Risk, Snapshot

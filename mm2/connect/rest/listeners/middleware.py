@@ -36,7 +36,7 @@ import structlog
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mm2.connect.rest.access.control import PREFLIGHT_KEY, SAFE_METHODS
+from mm2.connect.rest.access.authorization import PREFLIGHT_KEY, SAFE_METHODS
 from mm2.connect.rest.binding import Binding, Port
 from mm2.connect.rest.failures import RestFailure
 from mm2.connect.rest.paths import target_of

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mm2.allocator import return_free_memory
-from mm2.connect.rest.access.control import PEER_KEY
+from mm2.connect.rest.access.authorization import PEER_KEY
 from mm2.connect.rest.access.roles import RequestPeer
 from mm2.connect.rest.binding import Binding, Port
 from mm2.connect.rest.failures import RestFailure, error_answer

@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from mm2.connect.rest.access.control import PREFLIGHT_KEY, Access, audited
+from mm2.connect.rest.access.authorization import PREFLIGHT_KEY, Access, audited
 from mm2.connect.rest.access.roles import Role
 from mm2.connect.rest.failures import RestFailure
 from mm2.connect.rest.paths import path_of

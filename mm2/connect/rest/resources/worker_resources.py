@@ -22,7 +22,7 @@ from mm2.connect.herder.answers import HealthInfo, LoggerLevel, PluginInfo
 from mm2.connect.herder.interface import Herder
 from mm2.connect.herder.loggers import LEVELS
 from mm2.connect.request_signing import RequestSignature
-from mm2.connect.rest.access.control import Access
+from mm2.connect.rest.access.authorization import Access
 from mm2.connect.rest.access.roles import Role
 from mm2.connect.rest.failures import JsonAnswer
 from mm2.connect.rest.forwarding import Requests, relayed_nothing

@@ -1,13 +1,14 @@
 """What is committed of each partition, and when: its ledger entry, its position and offset syncs.
 
-`Commits` is for the default mode. `TransactionCommits` is for exactly-once mode, in which positions are part of the
-transaction of their records.
+`Commits` is for copy sessions. `TransactionCommits` is for exactly-once mode, in which positions are part of the transaction of
+their records. Nothing else of a micro-batch's steps depends on which of the two it has.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -22,8 +23,8 @@ from mm2.copy.executor.commit.transaction import TaskTransactions
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.partition import history
 from mm2.copy.executor.partition.cursor import Cursor
-from mm2.copy.executor.partition.outbox import Outbox
-from mm2.copy.executor.partition.window import SourceRange
+from mm2.copy.executor.partition.outbox import Outbox, SharedPartition
+from mm2.copy.executor.partition.window import SourceRange, TargetWentBack
 from mm2.copy.executor.producing.sink import Sink
 from mm2.copy.progress.segments import SegmentChunk
 from mm2.copy.progress.session import (
@@ -41,10 +42,12 @@ from mm2.kafka.records.record import Record
 from mm2.kafka.structs import TopicPartition
 
 _LEDGER_TIMEOUT_S: Final = 5.0
+_CLAIM_RETRY_S: Final = 0.5
+_POLL_S: Final = 0.005
 
 
 class Commits:
-    """Commits of the default mode: the ledger entry, then the position.
+    """Commits of the default mode: the ledger entry, then the position. In transactions both are written otherwise, see below.
 
     ``arrived(cursor, range)`` is called for records that are visible to consumers.
     """
@@ -78,6 +81,10 @@ class Commits:
         positions.on_committed = self.committed
         self._log = structlog.get_logger("mm2.copy.executor.commits")
 
+    async def claim(self) -> bool:
+        """Fence the predecessor before the positions are read; False at the stop, or when that is refused. Here the leases do it."""
+        return True
+
     def start(self, source: TopicPartition, start: Start) -> None:
         """A partition starts with the state that the driver has sent."""
         if start.entry is not None:
@@ -90,6 +97,21 @@ class Commits:
 
     def enroll(self, outbox: Outbox) -> None:
         """An outbox has something to send before its partition is part of the open transaction, if there are transactions."""
+
+    def commit_due(self) -> float:
+        """Commit what need not wait for the next interval; returns the seconds until this is to be called again."""
+        return math.inf
+
+    async def finish(self, renew_lease: Callable[[], None], poll_s: float) -> None:
+        """Wait for the commit that had begun at the stop."""
+
+    async def end(self, deadline: float) -> None:
+        """Begin the last commit of the micro-batch, until ``deadline`` (monotonic, s)."""
+
+    @property
+    def errors(self) -> list[KafkaFailure | None]:
+        """Why positions are not acknowledged."""
+        return [outbox.last_error for outbox in self._positions.outboxes]
 
     def commit(self, *, ending: bool = False) -> None:
         """Write what has changed: the ledger, then Connect's offsets topic, then offset syncs that are not due.
@@ -189,8 +211,8 @@ class Commits:
             retired=cursor.retired,
             source_epochs=history.before(cursor.epochs, cursor.window.mark.source),
             former=cursor.former,
-            is_preserved=cursor.gaps is not None,
-            fills_by_transactions=cursor.gaps is not None and cursor.gaps.by_transactions,
+            is_preserved=cursor.is_preserved,
+            fills_by_transactions=cursor.outgoing.fills_by_transactions,
             shared_until=cursor.shared_until if cursor.shares(cursor.window.position) else -1,
             copy_id=cursor.copy_id,
             written_by=cursor.written_by,
@@ -280,12 +302,13 @@ class Commits:
 
 
 class TransactionCommits(Commits):
-    """Commits of exactly-once mode. ``link`` ends the micro-batch when a transaction fails."""
+    """Commits of exactly-once mode, in these transactions. ``link`` ends the micro-batch when one fails."""
 
-    def __init__(self, link: DriverLink, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, link: DriverLink, transactions: TaskTransactions, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._link = link
-        self._transactions: TaskTransactions | None = None
+        self._transactions = transactions
+        self._committing: asyncio.Task[None] | None = None
         self._has_failed = False  # a transaction failed: a successor may have continued
         self._in_transaction: list[tuple[Cursor, SourceRange, int]] = []  # acknowledged in the open transaction
         self._after_transaction: list[tuple[Cursor, Callable[[], None]]] = []
@@ -293,13 +316,28 @@ class TransactionCommits(Commits):
         self._moved = False
 
     def enroll(self, outbox: Outbox) -> None:
-        if self._transactions is not None:
-            self._transactions.enroll(outbox)
+        self._transactions.enroll(outbox)
 
-    def begin(self, transactions: TaskTransactions) -> None:
-        """Commit by these transactions, whose id was claimed."""
-        transactions.begin(cursor.outbox for cursor in self._cursors.values())
-        self._transactions = transactions
+    async def claim(self) -> bool:
+        """Claim the transactional id."""
+        link = self._link
+        while not link.stop.is_set():
+            try:
+                await self._transactions.claim()
+            except KafkaFailure as error:
+                link.ask({"type": "waiting", "reason": str(error)})
+                if error.is_final:
+                    link.end(f"cannot initialize the transactional id: {error}")
+                    return False
+                await link.pause(_CLAIM_RETRY_S)
+                continue
+            self.begin()
+            return True
+        return False
+
+    def begin(self) -> None:
+        """The transactional id was claimed."""
+        self._transactions.begin(cursor.outbox for cursor in self._cursors.values())
 
     def start(self, source: TopicPartition, start: Start) -> None:
         super().start(source, start)
@@ -308,41 +346,56 @@ class TransactionCommits(Commits):
             self._written[source] = _state(entry.mark, len(entry.lost), entry.foreign, entry.condition, entry.note)
 
     def acked(self, cursor: Cursor, copied: SourceRange, last: int) -> None:
+        if cursor.outbox.shared is not None and copied.count and copied.target_base >= 0:
+            self._compare_others(cursor, cursor.outbox.shared, copied.target_base)
         identity = cursor.outbox.identity
         is_own = identity is not None and copied.target_base >= 0 and not copied.already_copied
         cursor.written_by = identity.producer_id if identity is not None and is_own else -1
         self._in_transaction.append((cursor, copied, last))  # not visible before the commit
 
+    def _compare_others(self, cursor: Cursor, shared: SharedPartition, base_offset: int) -> None:
+        """The sources of a merge have one producer, and take turns: what one of them has just written cannot lie before what another had
+        written earlier, unless the target has lost that.
+        """
+        for outbox in shared.outboxes:
+            other = None if outbox.source is None else self._cursors.get(outbox.source)
+            if other is None or other is cursor or other.stopped:
+                continue
+            if base_offset < other.window.target:
+                other.emit(TargetWentBack(base_offset))
+
+    def commit_due(self) -> float:
+        if self._is_between and self.is_due:
+            self._committing = asyncio.get_running_loop().create_task(self.commit_transaction())
+        return _POLL_S if self._in_transaction else math.inf
+
     @property
-    def has_records(self) -> bool:
-        """Whether the open transaction has acknowledged records."""
-        return bool(self._in_transaction)
+    def _is_between(self) -> bool:
+        """Whether no transaction is being committed."""
+        return self._committing is None or self._committing.done()
 
     @property
     def is_due(self) -> bool:
         """Whether the open transaction is to be committed now."""
-        if self._transactions is None:
-            return False
         if not (self._in_transaction or self._moved):
             return self._transactions.is_overdue
         return self._transactions.due(behind=any(cursor.behind for cursor in self._cursors.values()))
 
     @property
     def errors(self) -> list[KafkaFailure | None]:
-        """Why positions are not acknowledged."""
-        return [] if self._transactions is None else self._transactions.errors
+        return [*super().errors, *self._transactions.errors]
 
     def commit(self, *, ending: bool = False) -> None:
-        del ending
+        if not ending:
+            # Positions may advance without a record on the target, when all records that were read were dropped.
+            self._moved = self._moved or any(self._is_ahead(cursor) for cursor in self._cursors.values())
+            if self._is_between:
+                self.commit_unmoved()
         self._watch_ledger()
         now = time.monotonic()
         for cursor in self._awake.uncommitted:
             cursor.rate.measure(now, cursor.window.bytes)
         self._positions.flush()
-
-    def check_moved(self) -> None:
-        """Positions may advance without a record on the target, when all records that were read were dropped."""
-        self._moved = self._moved or any(self._is_ahead(cursor) for cursor in self._cursors.values())
 
     def then(self, cursor: Cursor, call: Callable[[], None]) -> None:
         self._after_transaction.append((cursor, call))
@@ -369,8 +422,6 @@ class TransactionCommits(Commits):
     async def commit_transaction(self) -> None:
         """Commit the open transaction. Ends the micro-batch if that fails."""
         transactions = self._transactions
-        if transactions is None:
-            return
         in_transaction: list[tuple[Cursor, SourceRange, int]] = []
         positions: dict[TopicPartition, int] = {}
         now: dict[TopicPartition, PreviousCommit] = {}
@@ -443,8 +494,11 @@ class TransactionCommits(Commits):
         self._positions.flush()
         return rows
 
-    async def finish(self, committing: asyncio.Task[None], renew_lease: Callable[[], None], poll_s: float) -> None:
-        """Wait for the transaction that was being committed at the stop. If it takes too long, it stays the last one."""
+    async def finish(self, renew_lease: Callable[[], None], poll_s: float) -> None:
+        """If the transaction takes too long to commit, it stays the last one."""
+        committing = self._committing
+        if committing is None:
+            return
         deadline = time.monotonic() + self._link.drain_s
         while not committing.done() and time.monotonic() < deadline:
             renew_lease()
@@ -455,17 +509,16 @@ class TransactionCommits(Commits):
             committing.cancel()
             await asyncio.wait({committing})
 
-    async def end_last(self, deadline: float) -> None:
-        """Commit or abort the last transaction of the micro-batch, until ``deadline`` (monotonic, s)."""
-        transactions = self._transactions
-        if transactions is None or self._has_failed:
+    async def end(self, deadline: float) -> None:
+        """Commit or abort the last transaction of the micro-batch."""
+        if self._has_failed:
             return  # a later one must not be committed without this one
         with contextlib.suppress(asyncio.TimeoutError, KafkaFailure):
             left_s = max(0.1, deadline - time.monotonic())
             if self._in_transaction and self._link.stop_requested:
                 await asyncio.wait_for(self.commit_transaction(), left_s)
             elif self._in_transaction:
-                await asyncio.wait_for(transactions.abort(), left_s)
+                await asyncio.wait_for(self._transactions.abort(), left_s)
             if self._link.stop_requested and not self._has_failed:
                 self.commit_unmoved()
 

@@ -52,7 +52,7 @@ class TaskTransactions:
         self._data: list[Outbox] = []
         self._offsets: dict[int, Outbox] = {}
         self._identity = ProducerIdentity(-1, -1)
-        self._ended_s = time.monotonic()
+        self._ended_s = 0.0  # the last one, or when the first one could begin
         self._open_since_s: float | None = None  # when `is_overdue` has first found it open
         self._cost_s = 0.002
         self._on_failure = on_failure
@@ -74,6 +74,7 @@ class TaskTransactions:
     def begin(self, data: Iterable[Outbox]) -> None:
         """Open these partitions' outboxes."""
         self._data = list(data)
+        self._ended_s = time.monotonic()
         for outbox in self._data:
             self._begin_outbox(outbox, 0)
 

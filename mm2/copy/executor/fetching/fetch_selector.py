@@ -49,7 +49,7 @@ class FetchSelector:
         throttled = throttle.active
         max_bytes = self._limits.max_bytes
         throttled_s = 0.0
-        candidates = broker.candidates(include_settled=throttled)
+        candidates = broker.candidates(include_unchanged=throttled)
         touched = broker.left
         broker.left = {}
         for tp in touched:
@@ -58,7 +58,7 @@ class FetchSelector:
             receiver = fetch_state.receiver
             touched[tp] = None
             wanted.pop(tp, None)
-            broker.unsettled[tp] = fetch_state
+            broker.to_consider[tp] = fetch_state
             if fetch_state.topic_replaced and fetch_state.check_topic():
                 continue
             if fetch_state.must_be_validated(version):
@@ -81,7 +81,7 @@ class FetchSelector:
                 fetch_state.asked_for = receiver.offset
                 fetch_state.unvalidated = False
                 if receiver.idle:
-                    del broker.unsettled[tp]  # until it has new records, or its receiver changes
+                    del broker.to_consider[tp]  # until it has new records, or its receiver changes
                 wanted[tp] = Position(receiver.offset, fetch_state.leader_epoch, size, receiver.leader_epoch)
         if wanted:
             left_out = blocked or throttled_s > 0

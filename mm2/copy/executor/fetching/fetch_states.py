@@ -91,7 +91,7 @@ class SourceBroker(Link):
     quiet: int = 0  # consecutive responses without records
     fetch_states: dict[TopicPartition, PartitionFetchState] = field(default_factory=dict)  # all partitions
     # To be considered for the next request.
-    unsettled: dict[TopicPartition, PartitionFetchState] = field(default_factory=dict)
+    to_consider: dict[TopicPartition, PartitionFetchState] = field(default_factory=dict)
     wanted: dict[TopicPartition, Position] = field(default_factory=dict)  # all partitions of the last request
     left: dict[TopicPartition, None] = field(default_factory=dict)  # removed since the last request, in order
     throttle_pending: bool = False  # some partitions wait for the throttle
@@ -99,17 +99,17 @@ class SourceBroker(Link):
 
     def read(self, partition: TopicPartition, fetch_state: PartitionFetchState) -> None:
         """Read a partition from this broker."""
-        self.fetch_states[partition] = self.unsettled[partition] = fetch_state
+        self.fetch_states[partition] = self.to_consider[partition] = fetch_state
 
     def leave(self, partition: TopicPartition) -> None:
         """Stop reading a partition from this broker."""
         if self.fetch_states.pop(partition, None) is not None:
-            self.unsettled.pop(partition, None)
+            self.to_consider.pop(partition, None)
             self.left[partition] = None
 
-    def candidates(self, *, include_settled: bool) -> list[tuple[TopicPartition, PartitionFetchState]]:
+    def candidates(self, *, include_unchanged: bool) -> list[tuple[TopicPartition, PartitionFetchState]]:
         """The partitions to consider for the next request; the entries of the others stay as they are."""
-        return list((self.fetch_states if include_settled else self.unsettled).items())
+        return list((self.fetch_states if include_unchanged else self.to_consider).items())
 
     def set_wait(self, max_wait_ms: int, *, has_changes: bool, left_out: bool) -> None:
         """Set the maximum wait of the next request."""

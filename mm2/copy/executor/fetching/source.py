@@ -79,7 +79,7 @@ class Source(Brokers[SourceBroker]):
         self._selector = FetchSelector(limits, throttle)
         self._read_committed = read_committed
         self._room = room
-        self._intakes: dict[TopicPartition, PartitionFetchState] = {}
+        self._fetch_states: dict[TopicPartition, PartitionFetchState] = {}
         self._topic_ids: dict[str, bytes] = {}
         self._committed: set[TopicPartition] = set()  # these need READ_COMMITTED
         self._resuming = False
@@ -93,11 +93,11 @@ class Source(Brokers[SourceBroker]):
     def add(self, receivers: Iterable[Cursor]) -> None:
         """Start fetching for these partitions."""
         for receiver in receivers:
-            if receiver.partition not in self._intakes:
+            if receiver.partition not in self._fetch_states:
                 self._topics.expect(receiver.partition.topic, receiver.topic_id, receiver.retired, time.monotonic())
                 receiver.reads_committed = self.reads_committed
-                self._intakes[receiver.partition] = PartitionFetchState(
-                    receiver, self._limits.partition_bytes, len(self._intakes)
+                self._fetch_states[receiver.partition] = PartitionFetchState(
+                    receiver, self._limits.partition_bytes, len(self._fetch_states)
                 )
         if self._prepared is None or time.monotonic() - self._prepared[0] > _PREPARED_S:
             self._refresh(0.0)
@@ -128,7 +128,7 @@ class Source(Brokers[SourceBroker]):
         if self._prepared is None or self._closed:
             return
         _, metadata = self._prepared
-        asked = {tp.topic for tp, fetch_state in self._intakes.items() if fetch_state.address is None}
+        asked = {tp.topic for tp, fetch_state in self._fetch_states.items() if fetch_state.address is None}
         now = time.monotonic()
         accepted = {
             name
@@ -145,7 +145,7 @@ class Source(Brokers[SourceBroker]):
 
     def leader_epoch(self, partition: TopicPartition) -> int:
         """Leader epoch of a partition in the newest metadata; -1: unknown."""
-        fetch_state = self._intakes.get(partition)
+        fetch_state = self._fetch_states.get(partition)
         if fetch_state is not None and fetch_state.address is not None:
             return fetch_state.leader_epoch
         found = None if self._prepared is None else partition_of(self._prepared[1], partition)
@@ -156,12 +156,12 @@ class Source(Brokers[SourceBroker]):
 
         Requests contain it, so a leader of another epoch has rejected them.
         """
-        fetch_state = self._intakes.get(partition)
+        fetch_state = self._fetch_states.get(partition)
         return None if fetch_state is None or fetch_state.replica >= 0 else fetch_state.leader_epoch
 
     def remove(self, partition: TopicPartition) -> None:
         """Stop fetching for a partition."""
-        fetch_state = self._intakes.pop(partition, None)
+        fetch_state = self._fetch_states.pop(partition, None)
         self.isolate(partition, committed=False)
         self._replicas.forget(partition)
         if fetch_state is not None and fetch_state.address is not None:
@@ -190,14 +190,14 @@ class Source(Brokers[SourceBroker]):
         else:
             self._committed.discard(partition)
         if self.reads_committed is not before:
-            for fetch_state in self._intakes.values():
+            for fetch_state in self._fetch_states.values():
                 fetch_state.receiver.reads_committed = self.reads_committed
 
     def validated(self, partition: TopicPartition, leader_epoch: int) -> None:
         """The log of the leader of this epoch has all records that were read. Under a newer leader the position is
         validated again.
         """
-        fetch_state = self._intakes.get(partition)
+        fetch_state = self._fetch_states.get(partition)
         if fetch_state is not None and fetch_state.leader_epoch == leader_epoch:
             fetch_state.unvalidated = False
         self.resume()
@@ -208,7 +208,7 @@ class Source(Brokers[SourceBroker]):
         metadata: Metadata = await self._in_background(self._cluster.metadata, topics, max_age_s=0.0)
         answers = await self._in_background(self._metadata_of_each, metadata.brokers, topics)
         leader = agreed_leader([metadata, *answers.values()], partition)
-        fetch_state = self._intakes.get(partition)
+        fetch_state = self._fetch_states.get(partition)
         if leader is None or fetch_state is None or fetch_state.address is None or not are_complete(answers):
             return False
         return (leader.leader, leader.leader_epoch) == (fetch_state.leader, fetch_state.leader_epoch)
@@ -220,14 +220,14 @@ class Source(Brokers[SourceBroker]):
     def reconsider(self, partitions: Iterable[TopicPartition]) -> None:
         """The state of these partitions has changed: decide again whether to read them."""
         for tp in partitions:
-            self.unsettle(tp)
+            self.consider(tp)
         self.resume()
 
-    def unsettle(self, partition: TopicPartition) -> None:
+    def consider(self, partition: TopicPartition) -> None:
         """The offset of a partition may have changed, or whether it is read: consider it for the next request."""
-        fetch_state = self._intakes.get(partition)
+        fetch_state = self._fetch_states.get(partition)
         if fetch_state is not None and fetch_state.address is not None:
-            self._brokers[fetch_state.address].unsettled[partition] = fetch_state
+            self._brokers[fetch_state.address].to_consider[partition] = fetch_state
 
     def _resume_now(self) -> None:
         self._resuming = False
@@ -314,7 +314,7 @@ class Source(Brokers[SourceBroker]):
             fetch_state = broker.fetch_states.get(fetched.topic_partition)
             if fetch_state is None:
                 continue
-            broker.unsettled[fetched.topic_partition] = fetch_state
+            broker.to_consider[fetched.topic_partition] = fetch_state
             if fetched.error_code:
                 self._partition_failed(broker, fetch_state, fetched)
                 continue
@@ -388,13 +388,13 @@ class Source(Brokers[SourceBroker]):
         self._ask(broker)
 
     async def _find_leaders_now(self) -> float | None:
-        topics = {tp.topic for tp in self._intakes}
+        topics = {tp.topic for tp in self._fetch_states}
         metadata = await self._fresh_metadata(topics)
         accepted = await self._accepted(metadata)
         if self._stale(metadata, accepted):
             metadata = await self._ask_all(metadata, topics, accepted)
         complete = self._assign_leaders(metadata, topics, accepted)
-        if {tp.topic for tp in self._intakes} - topics:
+        if {tp.topic for tp in self._fetch_states} - topics:
             return 0.0  # partitions were added meanwhile
         return None if complete else WATCH_S
 
@@ -402,7 +402,7 @@ class Source(Brokers[SourceBroker]):
         """Partitions whose leader in the metadata is outdated."""
         return {
             tp
-            for tp, fetch_state in self._intakes.items()
+            for tp, fetch_state in self._fetch_states.items()
             if tp.topic in accepted
             and (info := metadata.topics.get(tp.topic)) is not None
             and (partition := info.partitions.get(tp.partition)) is not None
@@ -419,7 +419,7 @@ class Source(Brokers[SourceBroker]):
         found = newest_leaders(metadata, answers.values())
         now = time.monotonic()
         stale = self._stale(found, accepted) if are_complete(answers) else set()
-        for tp, fetch_state in self._intakes.items():
+        for tp, fetch_state in self._fetch_states.items():
             if fetch_state.is_set_back(now, stale=tp in stale):
                 leader_epoch = found.topics[tp.topic].partitions[tp.partition].leader_epoch
                 self._log.warning(
@@ -446,11 +446,11 @@ class Source(Brokers[SourceBroker]):
         """
         complete = True
         if metadata.cluster_id:
-            for fetch_state in list(self._intakes.values()):
+            for fetch_state in list(self._fetch_states.values()):
                 fetch_state.receiver.source_is(metadata.cluster_id)  # which may remove the partition
         self._identify(accepted)
         touched: set[BrokerAddress] = set()
-        for tp, fetch_state in list(self._intakes.items()):
+        for tp, fetch_state in list(self._fetch_states.items()):
             if tp.topic not in asked:
                 continue
             info = metadata.topics.get(tp.topic)
@@ -493,7 +493,7 @@ class Source(Brokers[SourceBroker]):
             fetch_state.refuted = -1
         fetch_state.topic_id = info.topic_id
         fetch_state.check_topic()
-        if tp not in self._intakes:
+        if tp not in self._fetch_states:
             return None
         node = fetch_state.replica if stays else partition.leader
         address = BrokerAddress(node, fetch_state.slot % self._connections)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from mm2.copy.changes import Changer, TimeSlice
 from mm2.copy.executor.partition.conditions import Conditions, now_ms
 from mm2.copy.executor.partition.events import STATE_CHANGED, PartitionEvent, PartitionStopped, SessionEnds
-from mm2.copy.executor.partition.gap_queue import GapQueue
 from mm2.copy.executor.partition.outbox import Outbox
 from mm2.copy.executor.partition.window import Window
 from mm2.copy.progress.session import EpochStart, PartitionCondition
@@ -27,7 +26,7 @@ class CopyState:
 
     While ``suspended`` a partition is not read, nor while a user has paused it. ``spec`` names the remote topic of the session.
     ``limit`` is ``decompression.max.bytes``. ``reencoding`` limits the time for re-encoding batches, shared by all
-    partitions; None: no limit. With ``gaps`` each source offset takes up the same offset on the target. ``tally`` counts batches.
+    partitions; None: no limit. ``tally`` counts batches.
     """
 
     spec: PartitionSpec
@@ -48,7 +47,6 @@ class CopyState:
     shared_until: int = -1  # see `LedgerEntry.shared_until`
     high_watermark: int = -1
     conditions: Conditions = field(default_factory=Conditions)
-    gaps: GapQueue | None = None
     #: Of the records of a predecessor that are still to be skipped, while they are compared by content.
     fingerprints: deque[int] | None = None
     window: Window = field(init=False)
@@ -62,6 +60,11 @@ class CopyState:
     def stopped(self) -> bool:
         """Whether it has stopped in this micro-batch."""
         return self.conditions.stop is not None
+
+    @property
+    def is_preserved(self) -> bool:
+        """Whether each source offset takes up the same offset on the target."""
+        return self.window.is_preserved
 
     @property
     def is_counted(self) -> bool:

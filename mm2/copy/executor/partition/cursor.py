@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Final
 
 import structlog
@@ -30,9 +30,10 @@ from mm2.copy.executor.partition.events import (
 )
 from mm2.copy.executor.partition.fetched_batches import COMPACTED, FetchedBatches
 from mm2.copy.executor.partition.outbox import Outbox, OutboxState
-from mm2.copy.executor.partition.outgoing import content_error
 from mm2.copy.executor.partition.outgoing_records import OutgoingRecords
 from mm2.copy.executor.partition.predecessor import PredecessorRecords
+from mm2.copy.executor.partition.preserved_records import PreservedRecords
+from mm2.copy.executor.partition.split_and_merge import content_error
 from mm2.copy.executor.partition.window import SourceRange
 from mm2.copy.progress.segments import RESET
 from mm2.copy.progress.session import (
@@ -59,8 +60,12 @@ QUEUE_LIMIT_S: Final = 1.0
 
 @dataclass(slots=True, eq=False)
 class Cursor(CopyState):
-    """What the source reads, and what opens, commits and stops a partition."""
+    """What the source reads, and what opens, commits and stops a partition.
 
+    ``with_preserved_offsets``: see `mm2.copy.executor.partition.preserved_records`.
+    """
+
+    with_preserved_offsets: InitVar[bool] = False
     passed_over: bool = False  # nothing of the last response was taken, for lack of time
     reads_committed: bool = (
         False  # the source is read up to the last stable offset only, also because of another partition
@@ -88,10 +93,10 @@ class Cursor(CopyState):
     predecessor: PredecessorRecords = field(init=False)
     batches: FetchedBatches = field(init=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, with_preserved_offsets: bool) -> None:
         CopyState.__post_init__(self)  # `super()` does not work in a class with slots
         self.window.hole_reason = COMPACTED
-        self.outgoing = OutgoingRecords(self)
+        self.outgoing = PreservedRecords(self) if with_preserved_offsets else OutgoingRecords(self)
         self.predecessor = PredecessorRecords(self, self.outgoing)
         self.batches = FetchedBatches(self, self.outgoing, self.predecessor)
 
@@ -130,13 +135,13 @@ class Cursor(CopyState):
         """Whether the mark will be the end of the flow's records on the target when all that was read is acknowledged. It is not
         before copying has begun, or while records of a predecessor after it are still to be read past.
         """
-        return self.window.position >= 0 and not self.predecessor.remaining and self.outgoing.there is None
+        return self.window.position >= 0 and not self.predecessor.remaining and self.outgoing.copied is None
 
     @property
     def has_ended(self) -> bool:
         """Whether it has stopped, and nothing that was read is still to be copied."""
         error = self.outbox.last_error
-        is_waiting = self.gaps is not None and bool(self.gaps.waiting)
+        is_waiting = bool(self.outgoing.waiting)
         is_copied = self.outbox.idle and not self.window.is_searching and not is_waiting
         is_refused = self.outbox.refused or (is_waiting and error is not None and error.is_final)
         return self.stopped and (not self.conditions.is_stopped_at_source or is_copied or is_refused)
@@ -248,8 +253,8 @@ class Cursor(CopyState):
         self.conditions.stop = condition
         self.emit(PartitionStopped())
 
-    def begin(self, mark: Mark, *, skip: int = 0, there: Sequence[FoundBatch] = (), is_clean: bool = False) -> None:
-        """Continue at a mark; ``skip`` records after it are on the target, in the batches ``there`` as far as that is known.
+    def begin(self, mark: Mark, *, skip: int = 0, found: Sequence[FoundBatch] = (), is_clean: bool = False) -> None:
+        """Continue at a mark; ``skip`` records after it are on the target, in the batches ``found`` as far as that is known.
         ``is_clean``: no request of a predecessor is unanswered.
 
         If nothing has been copied yet, all current records of the source are a backlog.
@@ -259,23 +264,11 @@ class Cursor(CopyState):
         self.offset = mark.source
         self.epochs = history.before(self.epochs, mark.source)
         self.window.begin(mark)
-        self.outgoing.there = None
-        if self.gaps is not None:
-            self.gaps.begin(is_clean=is_clean)
-        self.predecessor.begin(mark.records, skip, there)
+        self.outgoing.begin(is_clean=is_clean)
+        self.predecessor.begin(mark.records, skip, found)
         self.suspended = False
         if (paused := self.conditions.paused) is not None:
             self.conditions.paused = paused._replace(offset=mark.source)  # nothing behind it has been read
-
-    def lead_in(self, first: int) -> None:
-        """Continue at source offset ``first``, where copying begins. Where offsets are preserved, those before it are filled."""
-        if self.gaps is not None:
-            self.outgoing.lead_in(self.offset, first)
-            self.offset = max(self.offset, first)
-
-    def end_on_target(self, end: int) -> int:
-        """Where the target ends, if it ended at this offset before gaps were filled: they do not wait for the ledger."""
-        return end if self.gaps is None else max(end, self.gaps.reached)
 
     def move(self, offset: int) -> None:
         """Continue at an offset from which the source has other records; not while anything is in flight."""
@@ -394,13 +387,7 @@ class Cursor(CopyState):
             for other in outbox.queue:
                 other.at = -1
         self.conditions.content_error = None
-        if self.gaps is None:
-            self.window.exclude(entry, reason)
-            return
-        # It is a run of records, so it has no holes.
-        self.window.waiting_bytes -= entry.size
-        entry.size, entry.count, entry.reason = 0, 0, reason
-        self.gaps.fill_first(entry)
+        self.outgoing.exclude(entry, reason)
 
     def current_condition(self) -> PartitionCondition | None:
         """Why it cannot continue now; None if it can."""

@@ -81,7 +81,7 @@ class FetchedBatches:
 
     def _batches(self, fetched: Fetched) -> Iterable[BatchView | Merged]:
         state = self.state
-        if self.predecessor.remaining or state.changes is not None or self.outgoing.there is not None:
+        if self.predecessor.remaining or state.changes is not None or self.outgoing.copied is not None:
             return iter_batches(fetched.records)
         # Merging compressed ones costs more than passing them on, unless there are too many for the connection to the target. Others
         # are merged while they wait for it (`Outbox.merge_waiting`).
@@ -204,7 +204,7 @@ class FetchedBatches:
             state.offset = header.base_offset
         state.leader_epoch = header.leader_epoch
         state.epochs = history.read(state.epochs, header.leader_epoch, state.offset)
-        if not predecessor.remaining and self.outgoing.there is None:
+        if not predecessor.remaining and self.outgoing.copied is None:
             self._know(header.leader_epoch)
         if header.is_control:
             self.outgoing.drop(state.offset, after, "control")
@@ -213,8 +213,8 @@ class FetchedBatches:
         elif state.changes is not None:
             self._change(state.changes, view, after, header.codec)
             return
-        elif self.outgoing.there is not None:
-            self._read_past(view, after, self.outgoing.there)
+        elif self.outgoing.copied is not None:
+            self._read_past(view, after, self.outgoing.copied)
             if state.stopped:
                 return
         elif predecessor.remaining:
@@ -242,8 +242,8 @@ class FetchedBatches:
         if state.changes is not None:
             self._change(state.changes, view, after, view.legacy_codec)
             return
-        if self.outgoing.there is not None:
-            self._read_past(view, after, self.outgoing.there)
+        if self.outgoing.copied is not None:
+            self._read_past(view, after, self.outgoing.copied)
             if state.stopped:
                 return
         elif self.predecessor.remaining:
@@ -258,9 +258,9 @@ class FetchedBatches:
     def _change(self, changes: Changer, view: BatchView, after: int, codec: int) -> None:
         """Change the records of a batch that ends before source offset ``after``, and send those that are left."""
         state = self.state
-        there = self.outgoing.there
+        copied = self.outgoing.copied
         # What a predecessor has copied, it could change.
-        is_new = not self.predecessor.remaining and (there is None or state.offset >= there.end)
+        is_new = not self.predecessor.remaining and (copied is None or state.offset >= copied.end)
         changed = changes.change(state.spec, view, state.offset, after, may_pass=is_new, is_counted=state.is_counted)
         self._is_cut = changed.is_last
         if self.predecessor.remaining:
@@ -268,10 +268,10 @@ class FetchedBatches:
             if state.suspended or state.stopped:
                 return
             state.offset = fresh
-        elif there is not None and state.offset < min(there.end, changed.after):
-            end = min(there.end, changed.after)
+        elif copied is not None and state.offset < min(copied.end, changed.after):
+            end = min(copied.end, changed.after)
             offsets = [record.offset for record in changed.records]
-            if self._has_marker_at(offsets, there) or self._is_replaced(view, changed.records, there):
+            if self._has_marker_at(offsets, copied) or self._is_replaced(view, changed.records, copied):
                 return
             self.outgoing.add_copied(offsets, state.offset, end, changed)
             state.offset = end
@@ -295,15 +295,15 @@ class FetchedBatches:
         elif changed.failure is not None:
             state.fail(PartitionState.FAILED, str(changed.failure), at_source=True)
 
-    def _is_replaced(self, view: BatchView, records: Iterable[Record], there: CopiedRange) -> bool:
+    def _is_replaced(self, view: BatchView, records: Iterable[Record], copied: CopiedRange) -> bool:
         """Whether the target has other records than these, which are read where a predecessor has copied. Then the
         partition stops.
         """
         state, header = self.state, view.header
-        if there.content is None or (header is not None and header.leader_epoch <= there.known_epoch):
+        if copied.content is None or (header is not None and header.leader_epoch <= copied.known_epoch):
             return False
-        own = records_at(record for record in records if state.offset <= record.offset < there.end)
-        offset = own.differs(there.content)
+        own = records_at(record for record in records if state.offset <= record.offset < copied.end)
+        offset = own.differs(copied.content)
         if offset is not None:
             state.fail(
                 PartitionState.DIVERGED,
@@ -312,11 +312,11 @@ class FetchedBatches:
             )
         return offset is not None
 
-    def _has_marker_at(self, offsets: Iterable[int], there: CopiedRange) -> bool:
+    def _has_marker_at(self, offsets: Iterable[int], copied: CopiedRange) -> bool:
         """Whether the target has a marker at one of these offsets, which have records now. Then the partition stops."""
         state = self.state
         for offset in offsets:
-            if offset >= state.offset and there.has_marker_at(offset):
+            if offset >= state.offset and copied.has_marker_at(offset):
                 state.fail(
                     PartitionState.DIVERGED,
                     f"{state.spec.target} has no record at offset {offset}, where {state.partition} has one that was not there "
@@ -348,13 +348,13 @@ class FetchedBatches:
         self.state.tally.count(_reencode_reason(view, start))
         self.outgoing.send_rewritten(rewritten, state.offset, after)
 
-    def _read_past(self, view: BatchView, after: int, there: CopiedRange) -> None:
+    def _read_past(self, view: BatchView, after: int, copied: CopiedRange) -> None:
         """Pass over the records of a batch that are on the target, and send the others."""
         state = self.state
         offsets = [record.offset for record in decode_batch(view, state.limit)]
-        end = min(there.end, after)
+        end = min(copied.end, after)
         if state.offset < end:
-            if self._has_marker_at(offsets, there):
+            if self._has_marker_at(offsets, copied):
                 return
             self.outgoing.add_copied(offsets, state.offset, end, None)
             state.offset = end

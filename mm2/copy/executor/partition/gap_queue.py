@@ -53,10 +53,6 @@ class GapQueue:
         self.is_filling = False
         self.is_known, self.is_clean, self.is_fenced, self.reached = False, is_clean, is_clean, -1
 
-    def send(self, outgoing: OutgoingBatch) -> None:
-        """Queue a batch in the outbox, after the gaps before it."""
-        (self.waiting or self.outbox.queue).append(outgoing)
-
     def fill(self, gap: SourceRange) -> None:
         """Fill the target offsets of a range without records, after the batches before it."""
         self.waiting.append(gap)
@@ -122,8 +118,9 @@ class GapQueue:
 
     def stop(self) -> None:
         """Send nothing more. Gaps that are being filled are completed."""
-        gaps = itertools.takewhile(lambda one: isinstance(one, SourceRange), self.waiting)
-        self.waiting = deque(gaps if self.is_filling else ())
+        gaps = [*itertools.takewhile(lambda one: isinstance(one, SourceRange), self.waiting)] if self.is_filling else []
+        self.waiting.clear()
+        self.waiting.extend(gaps)
 
     def is_settled(self, position: int) -> bool:
         """Whether the target ends at this position, as far as it is filled here, and no request is unanswered."""

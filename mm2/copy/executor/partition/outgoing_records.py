@@ -1,24 +1,25 @@
 """What is read of a partition on its way to the outbox: each source offset is in the window, with a record or without.
 
-Where offsets are preserved, each source offset takes up the same offset on the target, so there is one batch for each run
-of records, and the offsets between them are filled.
+There are two ways, and all parts of a partition use whichever it has: records get the target offsets that the target assigns, which is
+`OutgoingRecords`, or those of the source (`mm2.copy.executor.partition.preserved_records`).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from mm2.copy.changes import ChangedBatch, DroppedRange, dropped_in
 from mm2.copy.executor.partition.copy_state import CopyState
-from mm2.copy.executor.partition.gap_queue import FILLED_AT_ONCE
-from mm2.copy.executor.partition.outgoing import outgoing_batch
+from mm2.copy.executor.partition.outbox import OutgoingBatch
+from mm2.copy.executor.partition.split_and_merge import outgoing_batch
 from mm2.copy.executor.partition.window import SourceRange, runs
 from mm2.copy.progress.target_progress import RecordsAt
-from mm2.kafka.records.batch import BatchHeader, BatchView, read_header
-from mm2.kafka.records.record import Record, Rewritten, decode_batch, encode_batch
+from mm2.kafka.records.batch import BatchHeader, read_header
+from mm2.kafka.records.record import Record, Rewritten, encode_batch
 
 
 class CopiedRange(NamedTuple):
@@ -43,17 +44,40 @@ class CopiedRange(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class OutgoingRecords:
-    """``there`` is what a predecessor has put on the target, which is
-    read again for the reasons of its gaps. ``is_live``: latencies of what is sent are counted.
+    """The target assigns the offsets, so source offsets without a record leave no gap there. ``is_live``: latencies of what is sent
+    are counted.
+
+    Where offsets are preserved, ``waiting`` is what waits for gaps before it to be filled, and ``copied`` what a predecessor has put
+    on the target, which is read again for the reasons of its gaps.
     """
 
     state: CopyState
-    there: CopiedRange | None = None
+    copied: CopiedRange | None = None
     is_live: bool = False
+    waiting: deque[OutgoingBatch | SourceRange] | tuple[()] = ()
+
+    def begin(self, *, is_clean: bool) -> None:
+        """Start at another position, with nothing in flight; ``is_clean``: also of a predecessor."""
+        del is_clean
+        self.copied = None
 
     def after_copied(self, offset: int) -> int:
         """Return a source offset, or the later one at which what a predecessor has put on the target ends."""
-        return offset if self.there is None else max(offset, self.there.end)
+        return offset if self.copied is None else max(offset, self.copied.end)
+
+    def end_on_target(self, end: int) -> int:
+        """Where the target ends, if it ended at this offset at the last commit."""
+        return end
+
+    def is_settled(self, position: int) -> bool:
+        """Whether a successor may continue at this position without a look-up, if all batches are acknowledged."""
+        del position
+        return self.copied is None
+
+    @property
+    def fills_by_transactions(self) -> bool:
+        """See `LedgerEntry.fills_by_transactions`."""
+        return False
 
     def send(
         self,
@@ -68,46 +92,30 @@ class OutgoingRecords:
     ) -> None:
         """Send a batch with the records of source offsets ``first .. after-1``: all of them, or only ``offsets``."""
         state = self.state
-        window, gaps = state.window, state.gaps
+        window = state.window
         newest_ms = header.max_timestamp if self.is_live else -1
         entry = SourceRange(first, after, len(data), header.records_count, offsets, newest_ms=newest_ms)
         entry.dropped = tuple(dropped)
         window.append(entry)
         outgoing = outgoing_batch(data, header, entry, window, state.tally, state.limit, is_merged=is_merged)
-        if gaps is None:
-            state.outbox.queue.append(outgoing)
-        else:
-            gaps.send(outgoing)
+        (self.waiting or state.outbox.queue).append(outgoing)
 
     def send_rewritten(self, rewritten: Rewritten, first: int, after: int) -> None:
         """Send a batch that was encoded again."""
         data = memoryview(rewritten.data)
         offsets = rewritten.offsets
         is_dense = len(offsets) == after - first
-        if self.state.gaps is not None and not is_dense:
-            header = read_header(rewritten.data)
-            records = decode_batch(BatchView(header, header.base_offset, 2, data), self.state.limit)
-            records = [record._replace(offset=offset) for record, offset in zip(records, offsets, strict=True)]
-            self._send_runs(records, first, after, header.codec, None)
-            return
         self.send(data, read_header(rewritten.data), first, after, None if is_dense else offsets)
 
     def send_changed(self, records: list[Record], first: int, changed: ChangedBatch, codec: int) -> None:
         """Send the records that are left of a changed batch, from source offset ``first`` on."""
-        if self.state.gaps is not None:
-            self._send_runs(records, first, changed.after, codec, changed)
-            return
         data, offsets = encode_batch(records, codec=codec), [record.offset for record in records]
         is_dense = len(offsets) == changed.after - first
         header = read_header(data)
         self.send(memoryview(data), header, first, changed.after, None if is_dense else offsets, changed.dropped)
 
-    def lead_in(self, first: int, after: int) -> None:
-        """Fill offsets before the first one that is copied. They are not counted."""
-        for start in range(first, after, FILLED_AT_ONCE):
-            entry = SourceRange(start, min(after, start + FILLED_AT_ONCE), already_copied=True)
-            self.state.window.append(entry)
-            self.leave_out(entry)
+    def fill_leading_gap(self, first: int) -> None:
+        """Continue at source offset ``first``, where copying begins."""
 
     def add_copied(self, offsets: list[int], first: int, end: int, changed: ChangedBatch | None) -> None:
         """The records at these offsets in ``first .. end-1`` are on the target, and so is what the others are filled with."""
@@ -131,15 +139,6 @@ class OutgoingRecords:
 
     def drop(self, first: int, after: int, reason: str) -> None:
         """Source offsets ``first .. after-1`` have no record for the target."""
-        if self.there is not None and first < self.there.end < after:
-            end = self.there.end
-            self.drop(first, end, reason)
-            self.drop(end, after, reason)
-            return
-        if self.state.gaps is not None and after - first > FILLED_AT_ONCE:
-            for start in range(first, after, FILLED_AT_ONCE):
-                self.drop(start, min(after, start + FILLED_AT_ONCE), reason)
-            return
         entry = SourceRange(first, after, reason=reason)
         self.state.window.append(entry)
         self.drop_entry(entry)
@@ -154,28 +153,21 @@ class OutgoingRecords:
 
     def leave_out(self, entry: SourceRange) -> None:
         """Nothing of this range is to be written, unless its offsets have to be taken up on the target."""
-        gaps = self.state.gaps
-        is_there = self.there is not None and entry.next_offset <= self.there.end
-        if gaps is None or is_there:
-            self.state.window.done(entry)
-        else:
-            gaps.fill(entry)
+        self.state.window.done(entry)
 
-    def _send_runs(
-        self, records: list[Record], first: int, after: int, codec: int, changed: ChangedBatch | None
-    ) -> None:
-        """Send the records of source offsets ``first .. after-1`` in one batch for each run of consecutive offsets."""
-        at = 0
-        for start, count in runs(record.offset for record in records):
-            self.drop_holes(first, start, changed)
-            data = encode_batch(records[at : at + count], codec=codec)
-            at, first = at + count, start + count
-            self.send(memoryview(data), read_header(data), start, first)
-        self.drop_holes(first, after, changed)
+    def exclude(self, entry: SourceRange, reason: str) -> None:
+        """The records of a batch that was first in the outbox will not be on the target."""
+        self.state.window.exclude(entry, reason)
+
+    def advance(self) -> None:
+        """Send what does not have to wait any more."""
+
+    def stop(self) -> None:
+        """Send nothing more."""
 
     def _end_of_copied(self) -> None:
         """Once all is read that a predecessor has copied, its number of records counts: the source may have fewer now."""
         window = self.state.window
-        if self.there is not None and window.position >= self.there.end:
-            window.records = self.there.records
-            self.there = None
+        if self.copied is not None and window.position >= self.copied.end:
+            window.records = self.copied.records
+            self.copied = None

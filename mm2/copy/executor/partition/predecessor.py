@@ -95,14 +95,14 @@ class PredecessorRecords:
         """
         first = self.state.offset
         offsets = [record.offset for record in changed.records[: self.remaining]]
-        there = offsets[-1] + 1 if offsets else first
+        after_last = offsets[-1] + 1 if offsets else first
         if offsets:
-            self._add(first, there, len(offsets), offsets, changed)
-        if self.remaining and there < changed.after:
-            self.outgoing.drop_holes(there, changed.after, changed)
+            self._add(first, after_last, len(offsets), offsets, changed)
+        if self.remaining and after_last < changed.after:
+            self.outgoing.drop_holes(after_last, changed.after, changed)
             return changed.after
-        self._finish(there)
-        return there
+        self._finish(after_last)
+        return after_last
 
     def drop_deleted(self, first: int, after: int, reason: str) -> None:
         """The source has deleted these offsets, and some of their records may be on the target."""
@@ -153,21 +153,21 @@ class PredecessorRecords:
             self.remaining -= index
             if not match:
                 match = None
-        there = offsets[-1] + 1 if offsets else first
+        after_last = offsets[-1] + 1 if offsets else first
         if offsets:
-            self._add(first, there, len(offsets), offsets, changed)
+            self._add(first, after_last, len(offsets), offsets, changed)
         if match is not None:
-            if there < after:
-                self.outgoing.drop_holes(there, after, changed)
+            if after_last < after:
+                self.outgoing.drop_holes(after_last, after, changed)
             return after
         self._end_matching(view, fresh, is_changed=changed is not None)
         if state.stopped:
-            return there
-        if there < fresh:
-            self.outgoing.drop_holes(there, fresh, changed)
-            there = fresh
-        self._finish(there)
-        return there
+            return after_last
+        if after_last < fresh:
+            self.outgoing.drop_holes(after_last, fresh, changed)
+            after_last = fresh
+        self._finish(after_last)
+        return after_last
 
     def _end_matching(self, view: BatchView, fresh: int, *, is_changed: bool) -> None:
         """The source has a new record at ``fresh``: those that were not found are no longer there. Where records are

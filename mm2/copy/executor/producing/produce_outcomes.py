@@ -249,7 +249,7 @@ class ProduceOutcomes:
             outbox.queue.appendleft(rest)
             outbox.acked, outbox.end_offset, outbox.own_end = found, progress.target_end, progress.target_end
             gained = True
-        if found > outbox.next or progress.revived is not None:
+        if found > outbox.next or progress.reappeared is not None:
             # Another executor has copied more than this one has read: it has taken over the partition. Or the session before
             # this one continues, in the next micro-batch.
             subject = subject_of(outbox, self._cluster)

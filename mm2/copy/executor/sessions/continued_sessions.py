@@ -5,35 +5,31 @@ looked up on the target.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
-from mm2.copy.executor.background import BackgroundTasks
-from mm2.copy.executor.endpoints import Endpoints
-from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.partition.cursor import Cursor
 from mm2.copy.executor.partition.fetched_batches import MISSING
 from mm2.copy.executor.partition.outgoing_records import CopiedRange
 from mm2.copy.executor.sessions.losses import Losses, cut_at
 from mm2.copy.executor.sessions.new_sessions import NewSessions
-from mm2.copy.executor.sessions.preserved_starts import PreservedStart, PreservedStarts
-from mm2.copy.executor.sessions.session_table import SessionTable
+from mm2.copy.executor.sessions.preserved_starts import PreservedStart
+from mm2.copy.executor.sessions.session_starts import SessionStarts
 from mm2.copy.progress.session import UNBOUNDED, LedgerEntry, Session
 from mm2.copy.progress.target_progress import (
     LOOK_UP_REFUSED_S,
     InconsistentTarget,
     ProgressQuestion,
+    ReappearedSession,
     RecordsAt,
-    RevivedSession,
     TargetLookUp,
     TargetProgress,
     WrittenRange,
 )
-from mm2.copy.spec import CopySpec
 from mm2.copy.states import PartitionState
-from mm2.kafka.admin import Admin
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
@@ -43,37 +39,16 @@ _RETRY_S: Final = 0.25
 _SETTLED_S: Final = 1.0
 
 
-class ContinuedSessions:
-    """Continues sessions of all cursors of a micro-batch. ``commit(cursor, then)`` writes a cursor's entry and calls ``then``."""
+@dataclass(eq=False)
+class ContinuedSessions(SessionStarts):
+    """Continues sessions, or has new ones opened."""
 
-    def __init__(
-        self,
-        spec: CopySpec,
-        link: DriverLink,
-        tasks: BackgroundTasks,
-        endpoints: Endpoints,
-        cursors: Mapping[TopicPartition, Cursor],
-        sessions: SessionTable,
-        new_sessions: NewSessions,
-        losses: Losses,
-        commit: Callable[[Cursor, Callable[[], None]], None],
-    ) -> None:
-        self._spec = spec
-        self._link = link
-        self._tasks = tasks
-        self._source = endpoints.source
-        self._sink = endpoints.sink
-        self._target_admin = Admin(endpoints.target_cluster)
-        self._look_up = TargetLookUp(endpoints.target_cluster)
-        self._preserved = PreservedStarts(
-            endpoints, spec.source_alias, spec.target_alias, is_changed=spec.changes is not None
-        )
-        self._call = endpoints.call
-        self._cursors = cursors
-        self._sessions = sessions
-        self._new_sessions = new_sessions
-        self._losses = losses
-        self._commit = commit
+    _new_sessions: NewSessions
+    _losses: Losses
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._look_up = TargetLookUp(self._endpoints.target_cluster)
         self._log = structlog.get_logger("mm2.copy.executor.continued_sessions")
 
     def continue_session(
@@ -81,9 +56,9 @@ class ContinuedSessions:
         cursor: Cursor,
         entry: LedgerEntry,
         progress: TargetProgress | None = None,
-        there: CopiedRange | None = None,
+        copied: CopiedRange | None = None,
     ) -> None:
-        """Continue a session at its mark; records that ``progress`` found after it are skipped. ``there``: everything up to
+        """Continue a session at its mark; records that ``progress`` found after it are skipped. ``copied``: everything up to
         its end is on the target, because offsets are preserved.
 
         Without ``progress`` it was handed off cleanly. Otherwise nothing is sent before the ledger has an entry of
@@ -95,34 +70,28 @@ class ContinuedSessions:
         mark = entry.mark
         skip = 0 if progress is None else progress.records - mark.records
         outbox = cursor.outbox
-        self._sessions.current[cursor.partition] = session
-        outbox.looked_up = True
-        outbox.floor = session.start.target
-        outbox.ended_sessions = session.after
+        self._use(cursor, session)
         batches = progress.batches if progress is not None and skip else ()
 
         def begin() -> None:
-            if not self._sessions.is_current(cursor.partition, session):
-                return  # another session has been opened meanwhile
-            outbox.begin(session.producer, mark.records + skip, known=False)
+            leader_epoch = -1 if progress is None else progress.leader_epoch
+            if not self._use_producer(cursor, session, mark.records + skip, leader_epoch):
+                return
             outbox.end_offset, outbox.own_end = mark.target, cursor.window.trail.own_end(session.start.target)
-            if progress is not None:
-                outbox.verified_epoch = progress.leader_epoch if progress.leader_epoch >= 0 else None
-                if there is not None:
-                    outbox.end_offset = cursor.end_on_target(there.end)
-                elif skip:
-                    outbox.end_offset = outbox.own_end = progress.target_end
-            outbox.is_unverified = bool(session.after) and not outbox.acked  # rule R3
+            if copied is not None:
+                outbox.end_offset = cursor.outgoing.end_on_target(copied.end)
+            elif progress is not None and skip:
+                outbox.end_offset = outbox.own_end = progress.target_end
             self._sink.end_pause(outbox)
 
-        if there is not None:
+        if copied is not None:
             cursor.begin(mark)
-            cursor.outgoing.there = there
+            cursor.outgoing.copied = copied
         else:
-            cursor.begin(mark, skip=skip, there=batches, is_clean=progress is None)
-        cursor.lead_in(session.start.source)
-        if there is not None and there.end <= cursor.offset:
-            cursor.outgoing.there = None  # nothing of it is read again
+            cursor.begin(mark, skip=skip, found=batches, is_clean=progress is None)
+        cursor.outgoing.fill_leading_gap(session.start.source)
+        if copied is not None and copied.end <= cursor.offset:
+            cursor.outgoing.copied = None  # nothing of it is read again
         # Without a clean hand-off the predecessor may have sent more than is on the target (rule S9).
         cursor.shared_until = entry.shared_until if progress is None else UNBOUNDED
         if skip:
@@ -150,7 +119,7 @@ class ContinuedSessions:
                 tp: self._question(cursor, entry, entry.session)
                 for tp, (cursor, entry) in waiting.items()
                 # While it is paused, applications may write to the remote topic (`mm2 failover`), which must not count as divergence.
-                if entry.session is not None and (cursor.gaps is None or cursor.conditions.paused is None)
+                if entry.session is not None and (not cursor.is_preserved or cursor.conditions.paused is None)
             }
             positions: dict[TopicPartition, int | None] = {}
             for tp, answer in (await self.look_up(questions)).items():
@@ -158,7 +127,7 @@ class ContinuedSessions:
                 if isinstance(answer, TargetProgress):
                     if not self._spec.with_sessions and not _is_settled(found, tp, answer):
                         continue
-                    if cursor.gaps is None:
+                    if not cursor.is_preserved:
                         self._take_over(cursor, entry, answer, positions)
                     elif not await self._take_over_preserved(cursor, entry, answer, positions):
                         continue
@@ -204,7 +173,7 @@ class ContinuedSessions:
         """
         session, mark, end = entry.session, entry.mark, progress.end
         is_lost = progress.records < mark.records or end < mark.target
-        if session is None or is_lost or self._sessions.is_to_end(entry) or progress.revived is not None:
+        if session is None or is_lost or self._sessions.is_to_end(entry) or progress.reappeared is not None:
             if is_lost:
                 cursor.window.trail.target_cut(end)
             self._sessions.forget_ended(cursor.partition)
@@ -231,8 +200,8 @@ class ContinuedSessions:
             cursor.fail(start.state, start.refusal)
         else:
             markers = found.markers if self._is_gap_certain(cursor, entry) else ()
-            there = CopiedRange(end, progress.records, content, entry.known_epoch, markers)
-            self.continue_session(cursor, entry, progress, there)
+            copied = CopiedRange(end, progress.records, content, entry.known_epoch, markers)
+            self.continue_session(cursor, entry, progress, copied)
         return True
 
     def _is_gap_certain(self, cursor: Cursor, entry: LedgerEntry) -> bool:
@@ -261,7 +230,7 @@ class ContinuedSessions:
             max(entry.target_epoch, cursor.outbox.leader_epoch),
             self._sink.topic_ids.get(entry.remote_topic, ""),
             entry.ended_sessions,
-            cursor.gaps is not None,
+            cursor.is_preserved,
             None if cursor.window.others is None else cursor.window.trail.own_end(session.start.target),
         )
 
@@ -281,23 +250,23 @@ class ContinuedSessions:
         """The session to continue, and its progress: the entry's, or the one before, if records of it have come back
         and the entry's has none (rule R3).
         """
-        if progress.revived is None:
+        if progress.reappeared is None:
             return entry, progress
-        ended, there = progress.revived
+        ended, found = progress.reappeared
         if why := self._sessions.why_not_counted(ended):
-            cursor.fail(PartitionState.INCONSISTENT, _not_counted(progress.revived, why))
+            cursor.fail(PartitionState.INCONSISTENT, _not_counted(progress.reappeared, why))
             return entry, progress
         self._log.warning(
             "records of a session that had ended have appeared on the target, it continues",
             partition=str(cursor.partition),
-            records=there.records - ended.mark.records,
+            records=found.records - ended.mark.records,
             producer_id=ended.producer.producer_id,
         )
         cursor.known_epoch = ended.known_epoch
         self._sessions.marks[cursor.partition] = ended.mark
         if entry.mark.source > ended.mark.source:
             cursor.window.trail.cut(ended.mark.source)  # what was dropped since is read again, under other rules
-        return entry.revived(ended), there
+        return entry.continuing(ended), found
 
     def _continue_after_look_up(self, cursor: Cursor, entry: LedgerEntry, progress: TargetProgress) -> None:
         self._use_rules_of(cursor, entry)
@@ -339,7 +308,7 @@ class ContinuedSessions:
         mark, skip = entry.mark, progress.records - entry.mark.records
         self._sessions.current[cursor.partition] = entry.session
         cursor.set_target_error(None)
-        cursor.begin(mark, skip=skip, there=progress.batches)
+        cursor.begin(mark, skip=skip, found=progress.batches)
         self._log.info(
             "skipping records that were copied before transactions", partition=str(cursor.partition), records=skip
         )
@@ -413,8 +382,8 @@ def _is_settled(found: dict[TopicPartition, tuple[int, float]], tp: TopicPartiti
     return time.monotonic() - since >= _SETTLED_S
 
 
-def _not_counted(revived: RevivedSession, why: str) -> str:
-    ended, progress = revived
+def _not_counted(reappeared: ReappearedSession, why: str) -> str:
+    ended, progress = reappeared
     return (
         f"{progress.records - ended.mark.records} records of a copy session have appeared on the target after it had ended, and "
         f"which they are is not known: {why}; reset the position of this partition to copy them again"

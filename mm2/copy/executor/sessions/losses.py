@@ -98,7 +98,7 @@ class Losses:
         if self._stops:
             cursor.fail(PartitionState.RECREATED, f"{what}; source.data.loss is stop", at_source=True)
             return
-        if cursor.gaps is not None:
+        if cursor.is_preserved:
             cursor.fail(
                 PartitionState.RECREATED, source_recreated(tp, self._spec.source_alias, topic_id), at_source=True
             )
@@ -149,7 +149,7 @@ class Losses:
         """The target lost acknowledged records and has ``records`` of the session left: resend the rest, in another session
         where those before this one are lost, too.
         """
-        if cursor.gaps is not None:
+        if cursor.is_preserved:
             self.preserved_truncated(cursor, end)
             return
         lost = cursor.outbox.acked - records if cursor.outbox.acked else cursor.window.records - records
@@ -304,10 +304,10 @@ class Losses:
         Where offsets are preserved, the position is before what a predecessor has put on the target, before what is left of a
         lost range that is being filled, and before the first record while the offsets before it are filled.
         """
-        if cursor.gaps is None:
+        if not cursor.is_preserved:
             return cursor.offset
-        session, there = self._sessions.current.get(cursor.partition), cursor.outgoing.there
-        records = cursor.window.records if there is None else there.records
+        session, copied = self._sessions.current.get(cursor.partition), cursor.outgoing.copied
+        records = cursor.window.records if copied is None else copied.records
         first = cursor.outgoing.after_copied(cursor.offset)
         if session is not None and session.start.source > session.start.target and not records:
             return start
@@ -424,7 +424,7 @@ class Losses:
             policy = "source.data.loss is stop" if self._stops else "auto.offset.reset is none"
             cursor.fail(PartitionState.LOST_RANGE, f"{what}; {policy}", at_source=True)
             return
-        if cursor.gaps is not None:
+        if cursor.is_preserved:
             advice = "the remote topic has them at the same offsets; delete it and reset the position to copy it again"
             cursor.fail(PartitionState.LOST_RANGE, f"{what}; {advice}", at_source=True)
             return

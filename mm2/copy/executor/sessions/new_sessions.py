@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import structlog
 
-from mm2.copy.executor.background import BackgroundTasks
 from mm2.copy.executor.clusters.discovery import new_producer
-from mm2.copy.executor.endpoints import Endpoints
-from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.partition.cursor import Cursor
-from mm2.copy.executor.sessions.preserved_starts import Comparing, PreservedStart, PreservedStarts, Wanted
-from mm2.copy.executor.sessions.session_table import Ending, SessionTable
+from mm2.copy.executor.sessions.preserved_starts import Comparing, PreservedStart, Wanted
+from mm2.copy.executor.sessions.session_starts import SessionStarts
+from mm2.copy.executor.sessions.session_table import Ending
 from mm2.copy.progress.segments import RESET, Gap
 from mm2.copy.progress.session import UNBOUNDED, LedgerEntry, Mark, Session
 from mm2.copy.progress.target_progress import LOOK_UP_REFUSED_S
-from mm2.copy.spec import CopySpec
 from mm2.copy.states import PartitionState, state_of
 from mm2.kafka.admin import Admin
 from mm2.kafka.error_codes import ErrorCode
@@ -34,34 +32,14 @@ _UNCOMPARED: Final = (
 )
 
 
-class NewSessions:
-    """Opens sessions for cursors of a micro-batch. ``commit(cursor, then)`` writes a cursor's entry and calls ``then``."""
+@dataclass(eq=False)
+class NewSessions(SessionStarts):
+    """Opens sessions, or begins transactions."""
 
-    def __init__(
-        self,
-        spec: CopySpec,
-        link: DriverLink,
-        tasks: BackgroundTasks,
-        endpoints: Endpoints,
-        cursors: Mapping[TopicPartition, Cursor],
-        sessions: SessionTable,
-        commit: Callable[[Cursor, Callable[[], None]], None],
-    ) -> None:
-        self._spec = spec
-        self._link = link
-        self._tasks = tasks
-        self._source = endpoints.source
-        self._sink = endpoints.sink
-        self._source_admin = Admin(endpoints.source_cluster)
-        self._target_cluster = endpoints.target_cluster
-        self._target_admin = Admin(endpoints.target_cluster)
-        self._call = endpoints.call
-        self._cursors = cursors
-        self._sessions = sessions
-        self._commit = commit
-        self._preserved = PreservedStarts(
-            endpoints, spec.source_alias, spec.target_alias, is_changed=spec.changes is not None
-        )
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._source_admin = Admin(self._endpoints.source_cluster)
+        self._target_cluster = self._endpoints.target_cluster
         self._parked: dict[TopicPartition, int] = {}  # where paused partitions begin, see `resume`
         #: Called for each cursor that begins to copy in transactions, before anything of it is read.
         self.on_transactions: Callable[[Cursor], None] = lambda _cursor: None
@@ -137,7 +115,7 @@ class NewSessions:
         outbox = cursor.outbox
         outbox.looked_up, outbox.verified_epoch, outbox.floor, outbox.ended_sessions = False, None, -1, ()
         outbox.is_unverified = False
-        if cursor.gaps is not None:
+        if cursor.is_preserved:
             cursor.fail(
                 PartitionState.REFUSED, f"preserve.offsets needs message format 2 of the remote topic: {failure}"
             )
@@ -167,8 +145,8 @@ class NewSessions:
         """
         mark = cursor.window.mark
         self._log.info("a new copy session begins", partition=str(cursor.partition), position=mark.source)
-        self._sessions.replace(cursor.partition, mark, is_preserved=cursor.gaps is not None)
-        if cursor.gaps is not None:
+        self._sessions.replace(cursor.partition, mark, is_preserved=cursor.is_preserved)
+        if cursor.is_preserved:
             self._sessions.unsettled.add(cursor.partition)
         # At once: a dead letter that is acknowledged meanwhile must not end the session again.
         cursor.begin(mark)
@@ -271,12 +249,12 @@ class NewSessions:
                 self._sessions.unproven.discard(tp)
                 self._sessions.set_by_user.discard(tp)  # later positions are those of the target
                 self._open_one(cursor, Mark(start.end, start.end, 0), identity, start.first)
-                cursor.lead_in(start.first)
+                cursor.outgoing.fill_leading_gap(start.first)
             if waiting:
                 await self._link.pause(_RETRY_S)
 
     def _wanted(self, tp: TopicPartition, position: int) -> Wanted:
-        first = self._sessions.led_in.get(tp, -1)
+        first = self._sessions.leading_gaps.get(tp, -1)
         if first > position:
             # Some of the offsets before the first record are not filled yet, or the target has lost them.
             return Wanted(first, is_set=True, is_own=tp not in self._sessions.unproven)
@@ -291,7 +269,7 @@ class NewSessions:
         waiting: dict[TopicPartition, LedgerEntry] = {}
         for tp, position in positions.items():
             entry = self._sessions.moved_from.pop(tp, None)
-            if entry is None or entry.is_unbegun or entry.is_preserved != (self._cursors[tp].gaps is not None):
+            if entry is None or entry.is_unbegun or entry.is_preserved != self._cursors[tp].is_preserved:
                 continue
             self._sessions.passed_over[tp] = []
             if position > entry.mark.source or self._is_replaced(entry):
@@ -301,11 +279,11 @@ class NewSessions:
             try:
                 starts = await self._call(self._source_admin.list_offsets, dict.fromkeys(waiting, EARLIEST))
                 ends = await self._call(self._source_admin.list_offsets, dict.fromkeys(waiting, LATEST))
-                there = await self._call(self._target_admin.list_offsets, dict.fromkeys(targets.values(), LATEST))
+                target_ends = await self._call(self._target_admin.list_offsets, dict.fromkeys(targets.values(), LATEST))
             except KafkaFailure as error:
-                starts = ends = there = dict.fromkeys([*waiting, *targets.values()], error)
+                starts = ends = target_ends = dict.fromkeys([*waiting, *targets.values()], error)
             for tp, entry in [*waiting.items()]:
-                start, end, target = starts[tp], ends[tp], there[targets[tp]]
+                start, end, target = starts[tp], ends[tp], target_ends[targets[tp]]
                 if isinstance(start, OffsetInfo) and isinstance(end, OffsetInfo):
                     if isinstance(target, OffsetInfo) or (target.is_final and not target.stale_metadata):
                         target_end = target.offset if isinstance(target, OffsetInfo) else -1
@@ -337,7 +315,7 @@ class NewSessions:
             cursor.annotate(note)
             cursor.resume_log(entry)
             return entry.mark.source
-        first = max(0 if self._is_replaced(entry) else entry.mark.source, target_end if cursor.gaps is not None else 0)
+        first = max(0 if self._is_replaced(entry) else entry.mark.source, target_end if cursor.is_preserved else 0)
         if first >= position:
             return position
         # Behind its last record, a transaction has its marker.
@@ -346,7 +324,7 @@ class NewSessions:
             "",
             entry.target_id,
         }
-        if is_same_target and cursor.gaps is None and not 0 <= target_end <= ends_at:
+        if is_same_target and not cursor.is_preserved and not 0 <= target_end <= ends_at:
             note = (
                 f"the position was moved from offset {first} to {position}, and other programs have written to the remote topic: "
                 "whether they have copied the records between is not known (mm2 verify)"
@@ -377,7 +355,7 @@ class NewSessions:
                 self.on_transactions(self._cursors[tp])
             self._source.add(self._cursors[tp] for tp in positions)
             return
-        preserved = {tp: position for tp, position in positions.items() if self._cursors[tp].gaps is not None}
+        preserved = {tp: position for tp, position in positions.items() if self._cursors[tp].is_preserved}
         if preserved:
             self._tasks.spawn(self._open_preserved(preserved))
         waiting = {tp: position for tp, position in positions.items() if tp not in preserved}
@@ -458,26 +436,18 @@ class NewSessions:
             return
         start = mark._replace(source=max(mark.source, first))
         session = Session(identity, start, str(self._sessions.rules), ending.sessions)
-        self._sessions.current[cursor.partition] = session
-        if cursor.gaps is not None:
-            self._sessions.remember_lead_in(cursor.partition, session)
-        cursor.outbox.looked_up = True
-        cursor.outbox.floor = mark.target
-        cursor.outbox.ended_sessions = ending.sessions
+        self._use(cursor, session)
+        if cursor.is_preserved:
+            self._sessions.remember_leading_gap(cursor.partition, session)
         if cursor.known_epoch < 0:
             cursor.known_epoch = self._source.leader_epoch(cursor.partition)
         # Fetching starts now; records are sent when the ledger has the session.
         self._read(cursor)
 
         def known() -> None:
-            if not self._sessions.is_current(cursor.partition, session):
-                return  # another session has been opened meanwhile
-            cursor.outbox.begin(identity, 0, known=False)
-            # The sessions before it are looked up again before its first batch (rule R3), or the end of the target is.
-            cursor.outbox.is_unverified = bool(ending.sessions) or cursor.partition in self._sessions.unsettled
-            cursor.outbox.verified_epoch = ending.leader_epoch if ending.leader_epoch >= 0 else None
-            cursor.outbox.end_offset = cursor.end_on_target(mark.target)
-            self._sink.end_pause(cursor.outbox)
+            if self._use_producer(cursor, session, 0, ending.leader_epoch):
+                cursor.outbox.end_offset = cursor.outgoing.end_on_target(mark.target)
+                self._sink.end_pause(cursor.outbox)
 
         self._commit(cursor, known)
 

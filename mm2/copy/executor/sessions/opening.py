@@ -113,12 +113,12 @@ class Opening:
                 ways.named[tp] = start.position
             else:
                 # Where offsets are preserved, the target shows what was copied. If it is empty, nothing was.
-                ways.positions[tp] = start.position if cursor.gaps is None else None
+                ways.positions[tp] = start.position if not cursor.is_preserved else None
             return
         if not confirmed and self._has_another_target(entry):
             ways.renamed[tp] = start
             return
-        if entry.fills_by_transactions and not start.clean and cursor.gaps is not None and tp not in self._settled:
+        if entry.fills_by_transactions and not start.clean and cursor.is_preserved and tp not in self._settled:
             ways.unsettled[tp] = start
             return
         self._remember(cursor, entry, start)
@@ -130,7 +130,7 @@ class Opening:
         elif not start.moved and self._has_another_target(entry):
             reason = recreated(entry.target, self._spec.target_alias, entry.mark.records)
             cursor.fail(PartitionState.RECREATED, reason)
-        elif cursor.gaps is not None and not entry.is_preserved:
+        elif cursor.is_preserved and not entry.is_preserved:
             ways.positions[tp] = start.position  # it was copied without offset preservation
             self._sessions.unproven.add(tp)
         elif self._sessions.has_former_topic(entry) or entry.session is None or self._spec.ledger_topic is None:
@@ -187,8 +187,8 @@ class Opening:
                 return
             cursor.written_by = entry.written_by
             self._sessions.marks[cursor.partition] = entry.mark
-            if entry.session is not None and cursor.gaps is not None:
-                self._sessions.remember_lead_in(cursor.partition, entry.session)
+            if entry.session is not None and cursor.is_preserved:
+                self._sessions.remember_leading_gap(cursor.partition, entry.session)
         elif entry.is_preserved and start.position is not None:
             self._sessions.set_by_user.add(cursor.partition)
 

@@ -236,8 +236,8 @@ class PreservedStarts:
         """
         for start in range(max(ends.source_start, ends.target_start, first), ends.target_end, _AT_ONCE):
             after = min(ends.target_end, start + _AT_ONCE)
-            there = self._source.records_at(tp, start, after, with_markers=True)
-            offset = self._target.records_at(target, start, after).differs(there)
+            on_source = self._source.records_at(tp, start, after, with_markers=True)
+            offset = self._target.records_at(target, start, after).differs(on_source)
             if offset is not None:
                 return offset
         return None

@@ -33,7 +33,7 @@ class SessionTable:
     depend on one. ``marks`` are those of the ledger, of partitions whose position was not moved since. ``ending`` are
     those that are being replaced. Of partitions with preserved offsets, before they are opened, ``new`` are those without an
     entry in the ledger, ``unproven`` those of which it does not show that this flow has written the target in this mode, and
-    ``set_by_user`` those whose position a user has set. ``led_in`` has the source offsets before which their gaps are no loss,
+    ``set_by_user`` those whose position a user has set. ``leading_gaps`` has the source offsets before which their gaps are no loss,
     because copying began there. ``unsettled`` are those on which requests of a session that ends may be unanswered.
     ``moved_from`` has the ledger's entries of partitions whose position is another one, until they are opened, and ``passed_over``
     the source offsets that a later position leaves out, with the reasons.
@@ -48,7 +48,7 @@ class SessionTable:
         self.new: set[TopicPartition] = set()
         self.unproven: set[TopicPartition] = set()
         self.set_by_user: set[TopicPartition] = set()
-        self.led_in: dict[TopicPartition, int] = {}
+        self.leading_gaps: dict[TopicPartition, int] = {}
         self.unsettled: set[TopicPartition] = set()
         self.moved_from: dict[TopicPartition, LedgerEntry] = {}
         self.passed_over: dict[TopicPartition, list[Gap]] = {}
@@ -86,11 +86,11 @@ class SessionTable:
         current = self.current.get(partition)
         return current is not None and (current.producer, current.start) == (session.producer, session.start)
 
-    def remember_lead_in(self, partition: TopicPartition, session: Session) -> None:
+    def remember_leading_gap(self, partition: TopicPartition, session: Session) -> None:
         """Offsets are preserved, and this session may have begun with offsets that had to be filled before its first record."""
-        self.led_in.pop(partition, None)
+        self.leading_gaps.pop(partition, None)
         if session.start.source > session.start.target:
-            self.led_in[partition] = session.start.source
+            self.leading_gaps[partition] = session.start.source
 
     def end(self, partition: TopicPartition, entry: LedgerEntry, end: int, leader_epoch: int) -> None:
         """A session that was counted up to this log end of the target ends at the entry's mark, or later (`end_at`)."""

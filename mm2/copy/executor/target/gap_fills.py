@@ -14,6 +14,7 @@ from mm2.copy.executor.endpoints import Endpoints
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.partition.cursor import Cursor
 from mm2.copy.executor.partition.gap_queue import GapQueue
+from mm2.copy.executor.partition.preserved_records import PreservedRecords
 from mm2.copy.executor.producing.marker_sender import MarkerRun, MarkerSender
 from mm2.copy.executor.sessions.losses import Losses
 from mm2.copy.markers import is_ours, next_generation
@@ -84,11 +85,6 @@ class GapFills:
     def is_working(self) -> bool:
         """Whether something is unanswered."""
         return self._is_looking or self._unanswered > 0
-
-    def attach(self, cursor: Cursor) -> None:
-        """Fill the gaps of a cursor; its `GapQueue` is set."""
-        cursor.gaps = GapQueue(cursor.outbox, cursor.window, cursor.emit)
-        cursor.window.is_preserved = cursor.outbox.is_preserved = True
 
     async def settle(self, cursor: Cursor) -> bool:
         """End the transactions that a killed predecessor may have left open: their markers would shift what is written before
@@ -392,10 +388,10 @@ class GapFills:
 
 
 def _queue(cursor: Cursor) -> GapQueue:
-    if cursor.gaps is None:
+    if not isinstance(cursor.outgoing, PreservedRecords):
         message = f"{cursor.partition} is copied without offset preservation"
-        raise ValueError(message)
-    return cursor.gaps
+        raise TypeError(message)
+    return cursor.outgoing.gaps
 
 
 def _is_due(cursor: Cursor, version: int) -> bool:

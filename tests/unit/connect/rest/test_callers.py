@@ -12,7 +12,7 @@ import pytest
 from starlette.responses import HTMLResponse, PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from mm2.connect.rest.access.control import Access, AccessControl
+from mm2.connect.rest.access.authorization import Access, AccessControl
 from mm2.connect.rest.access.roles import Role, RoleMap
 from mm2.connect.rest.access.sessions import Sessions
 from mm2.connect.rest.basic_auth import Credentials, PasswordAuthenticator, Users

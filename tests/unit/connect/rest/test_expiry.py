@@ -9,7 +9,7 @@ import pytest
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mm2.connect.rest.access.control import Access, AccessControl
+from mm2.connect.rest.access.authorization import Access, AccessControl
 from mm2.connect.rest.access.roles import Kind, Principal, RequestPeer, Role, RoleMap
 from mm2.connect.rest.access.sessions import Sessions
 from mm2.connect.rest.failures import RestFailure

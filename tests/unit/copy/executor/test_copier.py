@@ -139,10 +139,13 @@ def test_an_internal_error_is_logged_with_its_traceback_and_ends_the_micro_batch
 def test_positions_are_not_committed_after_the_lease_has_expired(unanswered_s: float, commits: bool) -> None:
     committed: list[int] = []
 
+    async def end(_deadline: float) -> None:
+        """There is no transaction."""
+
     async def run() -> None:
         own = Copier(ASSIGNMENT, 0)
         own._link._renewed_at, own._link.drain_s = channel.now_s() - unanswered_s, 0.01
-        commits = SimpleNamespace(commit=lambda *, ending: committed.append(ending), is_complete=True)
+        commits = SimpleNamespace(end=end, commit=lambda *, ending: committed.append(ending), is_complete=True)
         own._commits = cast(Any, commits)
         await own._drain()
 
@@ -161,9 +164,12 @@ def test_start_positions_from_before_the_lease_expired_are_not_used(
     monkeypatch.setattr(channel, "REPORT_INTERVAL_S", 0.01)
     asked: list[Any] = []
 
+    async def claim() -> bool:
+        return True
+
     async def run() -> tuple[bool, str]:
         copier = Copier(ASSIGNMENT, 0)
-        copier._commits = cast(Any, None)
+        copier._commits = cast(Any, SimpleNamespace(claim=claim))
         monkeypatch.setattr(copier, "_start", lambda: asked.append("start"))
         link = copier._link
         link._renewed_at = 900.0  # before it had to wait for its predecessor
@@ -241,6 +247,7 @@ def test_between_transactions_the_ledger_gets_unmoved_partitions_once_and_no_mov
     written = Entries({bench.cursor.partition: 10})
     commits = TransactionCommits(
         DriverLink(ASSIGNMENT, 0, 8),
+        cast(Any, None),
         {bench.cursor.partition: bench.cursor},
         cast(Any, written),
         None,
@@ -339,7 +346,7 @@ def test_only_a_deleted_or_permanently_rejecting_ledger_is_abandoned(code: int, 
 
 def handle_events(cursor: Cursor, removed: list[TopicPartition]) -> None:
     """``removed``: partitions that are no longer read."""
-    source = SimpleNamespace(remove=removed.append, unsettle=lambda _: None)
+    source = SimpleNamespace(remove=removed.append, consider=lambda _: None)
     events = partition_events({cursor.partition: cursor}, source=source)
     cursor.emit = functools.partial(events.handle, cursor.partition)
 

@@ -16,7 +16,7 @@ from mm2.copy.progress.target_progress import (
     InconsistentTarget,
     Prints,
     ProgressQuestion,
-    RevivedSession,
+    ReappearedSession,
     TargetLookUp,
     TargetProgress,
     WrittenRange,
@@ -538,9 +538,9 @@ def test_records_that_a_former_leader_has_brought_back_are_found() -> None:
     target.ends_at(253)
     target.tails = [(T, batch(250, 3, producer=(5, 0, 150)))]
     progress = TargetProgress(153, 253, 3, (FoundBatch(150, 250, 3),))
-    assert ask_ended(target, ENDED) == TargetProgress(0, 253, 3, revived=RevivedSession(ENDED, progress))
+    assert ask_ended(target, ENDED) == TargetProgress(0, 253, 3, reappeared=ReappearedSession(ENDED, progress))
     other = ENDED._replace(producer=ProducerIdentity(4, 0), mark=Mark(50, 250, 10))
-    assert ask_ended(target, other, ENDED).revived == RevivedSession(ENDED, progress)
+    assert ask_ended(target, other, ENDED).reappeared == ReappearedSession(ENDED, progress)
 
 
 def test_without_such_records_the_session_before_has_ended() -> None:
@@ -560,7 +560,7 @@ def test_a_session_before_is_read_from_the_start_of_the_next_one(target_offset: 
     target.tails = [(T, batch(250, 3, producer=(5, 0, 150)))]
     before = ENDED._replace(mark=Mark(50, target_offset, 150))
     progress = TargetProgress(153, 253, 3, (FoundBatch(150, 250, 3),))
-    assert ask_ended(target, before) == TargetProgress(0, 253, 3, revived=RevivedSession(before, progress))
+    assert ask_ended(target, before) == TargetProgress(0, 253, 3, reappeared=ReappearedSession(before, progress))
     assert [asked for asked in target.read if asked[T][0] >= 250] == [{T: (250, 253)}] * 2
 
 

@@ -14,7 +14,7 @@ import pytest
 from mm2.cli.failover.evidence import write_report
 from mm2.config.mirrormaker import SourceAndTarget
 from mm2.copy.progress.session import EndedSession, LedgerEntry, Mark, PartitionCondition, Session
-from mm2.copy.progress.target_progress import FoundBatch, ProgressQuestion, RevivedSession, TargetProgress
+from mm2.copy.progress.target_progress import FoundBatch, ProgressQuestion, ReappearedSession, TargetProgress
 from mm2.failover.evidence import FailoverReport, PartitionEvidence, RecordCount
 from mm2.failover.groups import Choice
 from mm2.failover.leaving import Before, after_stop, refuse_to_leave_behind
@@ -81,7 +81,7 @@ def test_records_of_the_session_before_count_as_copied(monkeypatch: pytest.Monke
         def progress(self, questions: Mapping[TopicPartition, ProgressQuestion]) -> Any:
             asked.extend(questions.values())
             there = TargetProgress(54, 154, 5, (FoundBatch(50, 150, 4),))
-            return {TARGET: TargetProgress(0, 154, 5, revived=RevivedSession(BEFORE, there))}
+            return {TARGET: TargetProgress(0, 154, 5, reappeared=ReappearedSession(BEFORE, there))}
 
         def behind_markers(self, _ends: object) -> dict[TopicPartition, int]:
             return {}

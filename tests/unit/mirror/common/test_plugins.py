@@ -141,5 +141,5 @@ def test_group_offsets_are_not_synced_by_default() -> None:
 def test_without_checkpoints_there_are_no_tasks_to_read_the_groups() -> None:
     """A negative interval was the shortest one: the task read all groups ten times a second."""
     connector = MirrorCheckpointConnector()
-    connector.rehearse({**CONNECTOR, "emit.checkpoints.interval.seconds": "-1"})
+    connector.dry_run({**CONNECTOR, "emit.checkpoints.interval.seconds": "-1"})
     assert connector.task_configs(3) == []

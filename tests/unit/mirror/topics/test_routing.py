@@ -14,7 +14,7 @@ from mm2.kafka.structs import AclBinding, AclOperation, AclPermission, PatternTy
 from mm2.mirror.source.record_chain import RecordChain
 from mm2.mirror.source.record_changes import changes_spec, changing_keys
 from mm2.mirror.source_connector import topic_selection
-from mm2.mirror.topics.acl_sync import covering, remote_acls
+from mm2.mirror.topics.remote_acls import covering, remote_acls
 from mm2.mirror.topics.routing import topic_route
 from mm2.mirror.topics.selection import TopicSelection
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from starlette.types import ASGIApp
 
-from mm2.connect.rest.access.control import Access
+from mm2.connect.rest.access.authorization import Access
 from mm2.connect.rest.access.roles import Kind, Principal, Role
 from mm2.connect.rest.app import metrics_app
 from mm2.connect.rest.failures import RestFailure

@@ -66,7 +66,7 @@ class Scene:
         self.reports = Reports(link, self.awake)
         cursors: dict[TopicPartition, Cursor] = {}
         source: Any = SimpleNamespace(
-            reads_committed=False, resume=lambda: None, remove=lambda _: None, unsettle=lambda _: None
+            reads_committed=False, resume=lambda: None, remove=lambda _: None, consider=lambda _: None
         )
         sink: Any = SimpleNamespace(put=self.target.put, wake=self.target.wake, topic_ids={})
         self.outbox = Outbox(SPEC.target, PRODUCER, source=TP)

@@ -41,7 +41,7 @@ class Racks:
         self.source._assign_leaders(metadata, {"t"}, {"t"})
 
     def address(self, tp: TopicPartition = T0) -> BrokerAddress | None:
-        return self.source._intakes[tp].address
+        return self.source._fetch_states[tp].address
 
     def redirect(self, *partitions: TopicPartition) -> None:
         """The leader names the follower."""
@@ -143,7 +143,7 @@ def test_the_follower_is_left_after_a_leader_change_or_when_it_is_offline(change
         racks.apply()
         assert racks.address() == BrokerAddress(2, 0)  # the same metadata change nothing
         racks.apply(**change)
-        assert racks.source._intakes[T0].replica == -1
+        assert racks.source._fetch_states[T0].replica == -1
         assert racks.address() == BrokerAddress(change.get("leader", 1), 0)
         racks.follower.answer(fetched(T0, 10))
         assert feed.taken == []  # the response is from before the change

@@ -94,7 +94,7 @@ class Line:
         self.broker.channel = cast(Any, self)
         self.broker.version = version
         for receiver in receivers:
-            fetch_state = source._intakes[receiver.partition]
+            fetch_state = source._fetch_states[receiver.partition]
             fetch_state.address = BrokerAddress(node, 0)
             self.broker.read(receiver.partition, fetch_state)
 
@@ -158,7 +158,7 @@ class Scene:
     def line(self, *receivers: Feed, version: int = fetch.MAX_VERSION) -> Line:
         """A broker that leads these receivers' partitions, and responses when the test calls for them."""
         for receiver in receivers:
-            self.source._intakes[receiver.partition] = PartitionFetchState(cast(Cursor, receiver), 1 << 20)
+            self.source._fetch_states[receiver.partition] = PartitionFetchState(cast(Cursor, receiver), 1 << 20)
         return Line(self.source, receivers, version)
 
     def say(self, leader: int, topic_id: str = "", leader_epoch: int = 1) -> None:
@@ -233,7 +233,7 @@ def test_prepared_partitions_are_connected_before_the_first_read_and_not_looked_
         scene.say(2)  # no metadata request: a broker that is no longer the leader returns an error
         scene.add(*(Feed(tp) for tp in partitions))
         await asyncio.sleep(0)
-        assert {fetch_state.address for fetch_state in scene.source._intakes.values()} == {BrokerAddress(1, 0)}
+        assert {fetch_state.address for fetch_state in scene.source._fetch_states.values()} == {BrokerAddress(1, 0)}
         await asyncio.sleep(0.1)
         assert scene.opened[0] == 1
 
@@ -304,16 +304,16 @@ def test_metadata_that_name_a_replaced_topic_change_nothing(prepared: bool) -> N
             await scene.source.prepare([receiver.partition])
         scene.add(receiver)
         await asyncio.sleep(0.5)
-        assert (receiver.renewals, scene.source._intakes[receiver.partition].address) == ([], None)
+        assert (receiver.renewals, scene.source._fetch_states[receiver.partition].address) == ([], None)
         assert {failure.code for failure in receiver.failures} == {ErrorCode.INCONSISTENT_TOPIC_ID}
         assert f"metadata name topic id {OLD}, but id {NEW} is known" in str(receiver.failures[0])
         scene.say(2, NEW)
-        await wait_until_async(lambda: scene.source._intakes[receiver.partition].address == BrokerAddress(2, 0))
+        await wait_until_async(lambda: scene.source._fetch_states[receiver.partition].address == BrokerAddress(2, 0))
         receiver.failures.clear()
         scene.say(1, OLD)
         scene.source.refresh_soon()
         await asyncio.sleep(0.5)
-        assert scene.source._intakes[receiver.partition].address == BrokerAddress(2, 0)
+        assert scene.source._fetch_states[receiver.partition].address == BrokerAddress(2, 0)
         assert (receiver.renewals, receiver.offset, receiver.topic_id) == ([], 40, NEW)
         assert receiver.failures == [], "it is read"
         assert scene.source._topic_ids["t"] == topic_id_bytes(NEW)
@@ -390,7 +390,7 @@ def test_a_deposed_leader_that_does_not_know_it_is_not_read_from() -> None:
         receiver.leader_epoch = 5
         _leaders(scene, {1: (1, 4), 2: (2, 5)})
         scene.add(receiver)
-        fetch_state = scene.source._intakes[receiver.partition]
+        fetch_state = scene.source._fetch_states[receiver.partition]
         await wait_until_async(lambda: fetch_state.address == BrokerAddress(2, 0))
         scene.source.refresh_soon()
         await asyncio.sleep(0.5)
@@ -408,7 +408,7 @@ def test_an_older_leader_epoch_is_accepted_when_all_brokers_name_it_for_a_while(
         receiver.leader_epoch = 5
         _leaders(scene, {1: (1, 4), 2: None})
         scene.add(receiver)
-        fetch_state = scene.source._intakes[receiver.partition]
+        fetch_state = scene.source._fetch_states[receiver.partition]
         await asyncio.sleep(0.5)
         assert fetch_state.address is None
         assert receiver.failures, "and the partition has a reason"
@@ -427,7 +427,7 @@ def test_leaders_are_looked_up_again_when_metadata_are_old() -> None:
         _leaders(scene, {1: (1, 4), 2: (2, 5), 3: (2, 5)})
         scene.source._max_age_s = 1.0
         scene.add(receiver)
-        fetch_state = scene.source._intakes[receiver.partition]
+        fetch_state = scene.source._fetch_states[receiver.partition]
         await wait_until_async(lambda: fetch_state.address == BrokerAddress(1, 0))
         await wait_until_async(lambda: fetch_state.address == BrokerAddress(2, 0))
 
@@ -439,7 +439,7 @@ def test_a_validation_by_a_former_leader_is_ignored() -> None:
         receiver = Feed(TopicPartition("t", 0))
         receiver.leader_epoch = 3
         line = scene.line(receiver, version=fetch.FLEXIBLE_FROM - 1)
-        fetch_state = scene.source._intakes[receiver.partition]
+        fetch_state = scene.source._fetch_states[receiver.partition]
         fetch_state.leader_epoch = 5
         scene.source.validated(receiver.partition, 4)
         line.ask()
@@ -457,7 +457,7 @@ def test_an_answer_for_an_offset_that_is_no_longer_wanted_is_dropped() -> None:
         line = scene.line(receiver)
         line.ask()
         receiver.offset = 7
-        scene.source.unsettle(receiver.partition)
+        scene.source.consider(receiver.partition)
         line.answer(fetched(receiver.partition, 100))
         assert (receiver.taken, line.asked[-1][receiver.partition].offset) == ([], 7)
         line.answer(fetched(receiver.partition, 100))
@@ -478,7 +478,7 @@ def test_an_answer_from_before_the_leader_moved_and_came_back_is_dropped() -> No
         receiver = Reader(TopicPartition("t", 0))
         first = scene.line(receiver)
         second = Line(scene.source, [], fetch.MAX_VERSION, node=2)
-        fetch_state = scene.source._intakes[receiver.partition]
+        fetch_state = scene.source._fetch_states[receiver.partition]
         first.ask()
         scene.say(2, leader_epoch=2)
         scene.source.refresh_soon()
@@ -555,12 +555,12 @@ def test_below_fetch_12_a_position_is_validated_before_it_is_read_and_after_each
         line = scene.line(receiver, fresh, version=fetch.FLEXIBLE_FROM - 1)
         line.ask()
         assert (receiver.suspicions, [*line.asked[0]]) == (1, [fresh.partition])
-        scene.source.validated(receiver.partition, scene.source._intakes[receiver.partition].leader_epoch)
+        scene.source.validated(receiver.partition, scene.source._fetch_states[receiver.partition].leader_epoch)
         line.answer()
         assert {*line.asked[-1]} == {receiver.partition, fresh.partition}
         scene.say(1, leader_epoch=2)
         scene.source.refresh_soon()
-        await wait_until_async(lambda: scene.source._intakes[receiver.partition].leader_epoch == 2)
+        await wait_until_async(lambda: scene.source._fetch_states[receiver.partition].leader_epoch == 2)
         line.answer(fetched(receiver.partition, 6), fetched(fresh.partition, 6))
         assert (receiver.suspicions > 1, receiver.taken, fresh.taken) == (True, [], []), "responses to earlier requests"
         line.answer(fetched(fresh.partition, 6))
@@ -620,11 +620,11 @@ def test_an_idle_partition_is_not_checked_until_it_changes() -> None:
         line.answer()
         assert line.touched[-1] == []
         quiet.offset = 41
-        scene.source.unsettle(quiet.partition)
+        scene.source.consider(quiet.partition)
         line.answer()
         assert (line.touched[-1], line.asked[-1][quiet.partition].offset) == ([quiet.partition], 41)
         quiet.suspended = quiet.full = quiet.stuck = True
-        scene.source.unsettle(quiet.partition)
+        scene.source.consider(quiet.partition)
         line.answer()
         assert (line.touched[-1], [*line.asked[-1]]) == ([quiet.partition], [busy.partition])
         quiet.suspended = quiet.full = quiet.stuck = False
@@ -647,7 +647,7 @@ def test_fetches_of_idle_partitions_wait_longer_until_they_change() -> None:
         line.answer()
         assert line.waits_ms[-1] == 1000
         receiver.offset = 7  # it was sent elsewhere
-        scene.source.unsettle(receiver.partition)
+        scene.source.consider(receiver.partition)
         line.answer()
         assert line.waits_ms[-1] == 500
 
@@ -708,7 +708,7 @@ def test_while_all_are_full_nothing_is_fetched_and_no_partition_is_listed_twice_
         for receiver in (one, two):
             receiver.full = True
             receiver.offset += 1
-            scene.source.unsettle(receiver.partition)
+            scene.source.consider(receiver.partition)
         line.answer()
         for _ in range(2):
             line.ask()

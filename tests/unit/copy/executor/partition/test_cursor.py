@@ -14,7 +14,7 @@ from mm2.copy.changes import TimeSlice
 from mm2.copy.executor.partition.cursor import QUEUE_LIMIT_BYTES
 from mm2.copy.executor.partition.fetched_batches import MISSING
 from mm2.copy.executor.partition.outbox import OutboxState, OutgoingBatch
-from mm2.copy.executor.partition.outgoing import content_error
+from mm2.copy.executor.partition.split_and_merge import content_error
 from mm2.copy.executor.partition.window import SourceRange
 from mm2.copy.executor.reports import progress_of
 from mm2.copy.progress.segments import Gap, Segment

@@ -27,7 +27,7 @@ from mm2.copy.executor.producing.outbox_events import (
 )
 from mm2.copy.executor.producing.sink import Sink, _TargetBroker, _UnderWay
 from mm2.copy.progress.session import EndedSession, Mark
-from mm2.copy.progress.target_progress import FoundBatch, ProgressQuestion, RevivedSession, TargetProgress
+from mm2.copy.progress.target_progress import FoundBatch, ProgressQuestion, ReappearedSession, TargetProgress
 from mm2.kafka.client.channel import BufferPool
 from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.errors import BrokerFailure, DisconnectedFailure, KafkaFailure
@@ -616,7 +616,7 @@ def test_records_of_the_session_before_end_the_micro_batch() -> None:
         box.ended_sessions = (before,)
         scene.put(box, "a", 2)
         await turn()
-        scene.standing = TargetProgress(0, 9, revived=RevivedSession(before, TargetProgress(9, 9)))
+        scene.standing = TargetProgress(0, 9, reappeared=ReappearedSession(before, TargetProgress(9, 9)))
         line.fail(GONE)
         await turn()
         assert scene.ended == [(before,)]

@@ -19,7 +19,6 @@ from mm2.copy.executor.background import BackgroundTasks
 from mm2.copy.executor.fetching.fetch_states import PartitionFetchState
 from mm2.copy.executor.partition import history
 from mm2.copy.executor.partition.cursor import Cursor
-from mm2.copy.executor.partition.gap_queue import GapQueue
 from mm2.copy.executor.partition.history import HistoryVerdict, examine
 from mm2.copy.executor.partition.outgoing_records import CopiedRange
 from mm2.copy.executor.partition.window import SourceRange
@@ -42,7 +41,8 @@ class Scene:
     """A cursor at offset 10 whose source has the range that the test defines."""
 
     def __init__(self, *, records: int = 10, **changes: Any) -> None:
-        self.bench = Bench(10, target=100 + records, records=records)
+        is_preserved = bool(changes.get("preserved"))
+        self.bench = Bench(10, is_preserved=is_preserved, target=100 + records, records=records)
         self.cursor = self.bench.cursor
         self.range = (0, 50)
         self.epochs: list[tuple[int, int]] = []  # (leader epoch, first offset) of the source's log
@@ -646,17 +646,13 @@ def test_a_target_that_gives_an_offset_twice_stops_the_partition() -> None:
 # -- preserved offsets -----------------------------------------------------------------------------------------------------
 
 
-def preserving(scene: Scene) -> GapQueue:
-    cursor = scene.cursor
-    cursor.gaps = GapQueue(cursor.outbox, cursor.window, cursor.emit)
-    return cursor.gaps
+def preserving(**changes: Any) -> Scene:
+    return Scene(preserved=("t",), **changes)
 
 
 def test_with_preserved_offsets_a_changed_source_stops_the_partition() -> None:
     """Its remote partition has the old records at the same offsets."""
-    recreated, truncated = Scene(), Scene()
-    for scene in (recreated, truncated):
-        preserving(scene)
+    recreated, truncated = preserving(), preserving()
     recreated.losses.source_recreated(recreated.cursor, "new")
     truncated.cursor.leader_epoch = 3
     truncated.losses.diverged(truncated.cursor, 2, 4)
@@ -665,8 +661,8 @@ def test_with_preserved_offsets_a_changed_source_stops_the_partition() -> None:
 
 
 def test_with_preserved_offsets_copying_continues_where_a_truncated_target_ends() -> None:
-    scene = Scene()
-    queue = preserving(scene)
+    scene = preserving()
+    queue = scene.bench.queue
     queue.fill(SourceRange(10, 12))
     opened: list[tuple[Cursor, Mark]] = []
     scene.losses._new_sessions = cast("Any", SimpleNamespace(open_again=lambda *call: opened.append(call)))
@@ -699,11 +695,9 @@ def test_with_preserved_offsets_only_what_was_not_copied_is_a_lost_range(
     lost: list[tuple[int, int]],
 ) -> None:
     for policy in ("continue", "stop"):
-        scene = Scene(source_data_loss=policy)
-        preserving(scene)
-        scene.cursor.window.is_preserved = True
+        scene = preserving(source_data_loss=policy)
         scene.cursor.begin(Mark(position, position, records))
-        scene.cursor.outgoing.there = there
+        scene.cursor.outgoing.copied = there
         scene.cursor.lost = [Lost(first, after, "retention", 0) for first, after in lost_before]
         scene.current = {TP: Session(ProducerIdentity(1, 0), Mark(began, 0, 0))}
         scene.losses._sessions = cast("Any", scene)

@@ -16,7 +16,6 @@ from mm2.copy.executor.background import BackgroundTasks
 from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.partition.cursor import Cursor
 from mm2.copy.executor.partition.fetched_batches import COMPACTED, MISSING
-from mm2.copy.executor.partition.gap_queue import GapQueue
 from mm2.copy.executor.partition.outbox import Outbox
 from mm2.copy.executor.partition.outgoing_records import CopiedRange
 from mm2.copy.executor.reports import progress_of
@@ -42,7 +41,7 @@ from mm2.copy.progress.target_progress import (
     InconsistentTarget,
     Prints,
     ProgressQuestion,
-    RevivedSession,
+    ReappearedSession,
     TargetProgress,
     WrittenRange,
     fingerprint,
@@ -73,7 +72,8 @@ class Scene:
     """One cursor and what it is opened with."""
 
     def __init__(self, **changes: Any) -> None:
-        self.bench = Bench(read_committed=changes.get("read_committed", False))
+        is_preserved = bool(changes.get("preserved"))
+        self.bench = Bench(read_committed=changes.get("read_committed", False), is_preserved=is_preserved)
         self.cursor, self.outbox = self.bench.cursor, self.bench.outbox
         self.outbox.identity = ProducerIdentity(-1, -1)
         self.cursor.window.position = self.cursor.offset = -1
@@ -105,7 +105,7 @@ class Scene:
         losses: Any = SimpleNamespace(target_truncated=lambda _, records, end: self.truncated.append((records, end)))
         self.new_sessions = new_sessions = NewSessions(spec, link, tasks, endpoints, cursors, sessions, self._commit)
         self.continued = ContinuedSessions(
-            spec, link, tasks, endpoints, cursors, sessions, new_sessions, losses, self._commit
+            spec, link, tasks, endpoints, cursors, sessions, self._commit, new_sessions, losses
         )
         self.search = TargetSearch(spec, link, tasks, endpoints, sessions, new_sessions)
         self.settled: list[bool] = []  # whether the transactions of a predecessor can be ended, answers
@@ -304,9 +304,7 @@ def test_after_a_crash_the_progress_is_looked_up_on_the_target(end: int, found: 
 
 def preserving(**changes: Any) -> Scene:
     """A partition with preserved offsets, whose target has no record of another program."""
-    scene = Scene(**changes)
-    scene.cursor.gaps = GapQueue(scene.outbox, scene.cursor.window, lambda _event: None)
-    scene.cursor.window.is_preserved = True
+    scene = Scene(preserved=("t",), **changes)
     scene.look_up.written = lambda *_: WrittenRange(-1)
     return scene
 
@@ -346,7 +344,7 @@ def test_with_preserved_offsets_what_a_predecessor_copied_is_compared_with_the_s
     compared(scene, replaced, there)
     play(scene, lambda: scene.begin(Start(50, 40, PRESERVED)))
     if other is None:
-        assert scene.cursor.outgoing.there == CopiedRange(56, 55, None, PRESERVED.known_epoch)
+        assert scene.cursor.outgoing.copied == CopiedRange(56, 55, None, PRESERVED.known_epoch)
         scene.written()
         assert scene.outbox.end_offset == 56, "also the marker behind the last record"
         return
@@ -387,7 +385,7 @@ def test_with_preserved_offsets_changed_records_are_compared_when_they_are_read_
     compared(scene, [], there)
     session = dataclasses.replace(SESSION, rules=str(scene.sessions.rules))
     play(scene, lambda: scene.begin(Start(50, 40, PRESERVED.replace(session=session))))
-    assert scene.cursor.outgoing.there == CopiedRange(55, 55, records_at(there), PRESERVED.known_epoch)
+    assert scene.cursor.outgoing.copied == CopiedRange(55, 55, records_at(there), PRESERVED.known_epoch)
 
 
 @pytest.mark.parametrize(
@@ -455,7 +453,7 @@ def test_with_preserved_offsets_a_gap_that_was_filled_is_known_to_have_had_no_re
     compared(scene, [], [])
     session = dataclasses.replace(SESSION, rules=str(scene.sessions.rules))
     play(scene, lambda: scene.begin(Start(50, 40, PRESERVED.replace(session=session))))
-    there = scene.cursor.outgoing.there
+    there = scene.cursor.outgoing.copied
     assert there is not None
     assert there.markers == (((52, 54),) if is_known else ())
 
@@ -488,8 +486,7 @@ def test_with_preserved_offsets_a_clean_hand_off_leaves_no_transaction_open() ->
     scene = preserving()
     play(scene, lambda: scene.begin(Start(50, 50, PRESERVED.replace(fills_by_transactions=True), clean=True)))
     assert scene.reading == [scene.cursor]
-    assert scene.cursor.gaps is not None
-    assert not scene.cursor.gaps.by_transactions
+    assert not scene.bench.queue.by_transactions
 
 
 LEADING = PRESERVED.replace(session=Session(ProducerIdentity(7, 1), Mark(500, 0, 0)), mark=Mark(0, 0, 0), lost=())
@@ -515,9 +512,10 @@ def test_with_preserved_offsets_a_crash_before_the_first_record_does_not_turn_th
     scene.offsets[LATEST] = [600]
     play(scene, lambda: scene.begin(Start(0, 0, LEADING)))
     cursor = scene.cursor
-    assert cursor.gaps is not None
-    assert (cursor.offset, cursor.window.position, cursor.outgoing.there) == (500, position, there)
-    assert (cursor.gaps.next_gap, cursor.window.trail.gaps) == (filled, LEADING.gaps), "nothing is counted as missing"
+    assert (cursor.offset, cursor.window.position, cursor.outgoing.copied) == (500, position, there)
+    assert (scene.bench.queue.next_gap, cursor.window.trail.gaps) == (filled, LEADING.gaps), (
+        "nothing is counted as missing"
+    )
     assert scene.reading == [cursor]
 
 
@@ -1226,7 +1224,7 @@ def test_a_session_of_which_records_have_come_back_continues() -> None:
     scene = Scene(read_committed=True)
     before = ended(UNCOMMITTED, Mark(50, 150, 50), 3)
     progress = TargetProgress(54, 154, 5, (FoundBatch(50, 150, 4),))
-    scene.standings = [TargetProgress(0, 154, 5, revived=RevivedSession(before, progress))]
+    scene.standings = [TargetProgress(0, 154, 5, reappeared=ReappearedSession(before, progress))]
     play(scene, lambda: scene.begin(Start(53, 53, follower(before), SegmentChunk(6, [Segment(40, 140, 10)]))))
     cursor = scene.cursor
     assert (cursor.window.mark, cursor.predecessor.remaining, cursor.predecessor.finishing) == (
@@ -1259,7 +1257,7 @@ def test_records_of_a_session_under_unknown_rules_stop_the_partition() -> None:
     scene = Scene(read_committed=True)
     before = ended("isolation=snapshot", Mark(50, 150, 50))
     progress = TargetProgress(54, 154, 5, (FoundBatch(50, 150, 4),))
-    scene.standings = [TargetProgress(0, 154, 5, revived=RevivedSession(before, progress))]
+    scene.standings = [TargetProgress(0, 154, 5, reappeared=ReappearedSession(before, progress))]
     play(scene, lambda: scene.begin(Start(53, 53, follower(before))))
     condition = scene.cursor.conditions.stop
     assert condition is not None

@@ -405,7 +405,7 @@ def test_a_session_does_not_end_before_the_records_that_a_predecessor_has_copied
 
 
 def copied_before(bench: Bench, there: CopiedRange) -> None:
-    bench.cursor.outgoing.there = there
+    bench.cursor.outgoing.copied = there
 
 
 def test_a_corrupt_batch_at_the_end_of_what_a_predecessor_has_copied_counts() -> None:
@@ -417,5 +417,5 @@ def test_a_corrupt_batch_at_the_end_of_what_a_predecessor_has_copied_counts() ->
     for _ in range(2):
         bench.fetch(batch(0, 2), spoiled(batch(2, 2)))
     letters.written.pop()()
-    assert bench.cursor.outgoing.there is None
+    assert bench.cursor.outgoing.copied is None
     assert (bench.cursor.window.mark.records, letters.marks[0].source) == (4, 4)

@@ -91,7 +91,7 @@ class Scene:
     """A cursor, whose batches and gaps are those of the test, before its target."""
 
     def __init__(self, at: int = 10, *, is_clean: bool = True, has_right: bool = True) -> None:
-        self.bench, self.target = Bench(at, target=at), Target(at)
+        self.bench, self.target = Bench(at, is_preserved=True, target=at), Target(at)
         self.cursor, self.outbox = self.bench.cursor, self.bench.outbox
         self.outbox.address = (1, 0)
         self.link = DriverLink(Assignment("b", "localhost", 1, "00"), 0, 8)
@@ -102,8 +102,7 @@ class Scene:
 
     @property
     def queue(self) -> GapQueue:
-        assert self.cursor.gaps is not None
-        return self.cursor.gaps
+        return self.bench.queue
 
     def play(self, *actions: Callable[[], object]) -> None:
         """Do one after another, each when the one before has led to nothing more."""
@@ -112,7 +111,6 @@ class Scene:
             tasks = BackgroundTasks(self.link)
             loop: Any = SimpleNamespace(call_later=self._call_later)
             fills = self._fills(tasks, loop)
-            fills.attach(self.cursor)
             self.bench.owner.gap_due = functools.partial(fills.fill, self.cursor)
             self.queue.begin(is_clean=self._is_clean)
             for action in actions:

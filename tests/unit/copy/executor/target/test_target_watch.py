@@ -11,8 +11,10 @@ from typing import Any, cast
 import pytest
 
 from mm2.copy.executor.background import BackgroundTasks
+from mm2.copy.executor.commit.awake import AwakeCursors
+from mm2.copy.executor.commit.commits import Commits, TransactionCommits
 from mm2.copy.executor.partition.outbox import SharedPartition
-from mm2.copy.executor.partition.window import RangeAcknowledged, SourceRange
+from mm2.copy.executor.partition.window import SourceRange
 from mm2.copy.executor.producing.outbox_events import ProducerLost
 from mm2.copy.executor.producing.produce_outcomes import MAX_SEQUENCE_ERRORS
 from mm2.copy.executor.target.target_watch import TargetWatch
@@ -191,13 +193,12 @@ def test_a_source_of_a_merge_shows_that_the_target_has_lost_what_another_one_wro
     shared = SharedPartition([bench.outbox for bench in benches.values()])
     for source, bench in benches.items():
         bench.outbox.shared, bench.outbox.source, bench.outbox.transactional = shared, source, in_transactions
-    events: list[tuple[Any, ...]] = []
-    losses = SimpleNamespace(target_went_back=lambda cursor, offset: events.append((cursor.partition, offset)))
-    commits, reader = SimpleNamespace(acked=lambda *_: None), SimpleNamespace(resume=lambda: None)
     cursors = {tp: bench.cursor for tp, bench in benches.items()}
-    acting = partition_events(cursors, losses=losses, commits=commits, source=reader)
-    acting.handle(TopicPartition("u", 0), RangeAcknowledged(SourceRange(10, 15, 5, 100, target_base=base), 14))
-    assert events == ([(TP, base)] if lost else [])
+    positions, unused = SimpleNamespace(), cast(Any, None)
+    parts: Any = cursors, positions, None, None, unused, {}, None, lambda *_: None, AwakeCursors()
+    commits = TransactionCommits(unused, unused, *parts) if in_transactions else Commits(*parts)
+    commits.acked(cursors[TopicPartition("u", 0)], SourceRange(10, 15, 5, 100, target_base=base), 14)
+    assert benches[TP].owner.calls == ([("went back", base)] if lost else [])
 
 
 def written(producer_id: int, *, is_control: bool = False) -> Any:
@@ -269,7 +270,7 @@ def test_a_leader_that_rejects_a_producer_for_good_ends_no_other_partition(case:
     outbox.acked = 10 if case == "at the position" else 12
     link, source = (
         SimpleNamespace(end=ended.append),
-        SimpleNamespace(remove=lambda _tp: None, unsettle=lambda _tp: None),
+        SimpleNamespace(remove=lambda _tp: None, consider=lambda _tp: None),
     )
     new_sessions = SimpleNamespace(replace=replaced.append)
     events = partition_events({TP: bench.cursor}, link=link, source=source, new_sessions=new_sessions)

@@ -8,7 +8,7 @@ from mm2.copy.progress.ledger import Ledger, group_record
 from mm2.copy.states import PartitionState
 from mm2.kafka.structs import OffsetAndMetadata, TopicPartition
 from mm2.mirror.common.formats import Checkpoint
-from mm2.observer.groups import GroupBook
+from mm2.observer.groups import GroupViews
 from mm2.observer.polling.polls import PolledGroups
 from mm2.observer.views import PartitionView
 from mm2.reasons import MoveCode, OffsetReason, OffsetReasonCode
@@ -26,7 +26,7 @@ def polled(source: int = 7, target: int = 6, downstream: int = 6) -> PolledGroup
 
 
 def test_a_group_has_its_offsets_on_both_clusters_and_its_lag() -> None:
-    (view,) = GroupBook().read(polled(target=4), None, (PARTITION,))
+    (view,) = GroupViews().read(polled(target=4), None, (PARTITION,))
     assert (view.source_offset, view.translated, view.target_offset) == (7, 6, 4)
     assert (view.source_lag, view.target_lag) == (3, 5)
     assert (view.if_moved, view.if_moved_records) == (MoveCode.READS_AGAIN, 2)
@@ -35,13 +35,13 @@ def test_a_group_has_its_offsets_on_both_clusters_and_its_lag() -> None:
 def test_the_lag_is_unknown_if_the_log_ends_before_the_offset() -> None:
     """The log was truncated, or is another one. A log that is known only ends there because its end was requested first."""
     cut = dataclasses.replace(PARTITION, source_end=5, is_lag_exact=False)
-    assert GroupBook().read(polled(), None, (cut,))[0].source_lag is None
-    assert GroupBook().read(polled(), None, (dataclasses.replace(cut, is_lag_exact=True),))[0].source_lag == 0
-    assert GroupBook().read(polled(), None, (dataclasses.replace(cut, source_end=9),))[0].source_lag == 2
+    assert GroupViews().read(polled(), None, (cut,))[0].source_lag is None
+    assert GroupViews().read(polled(), None, (dataclasses.replace(cut, is_lag_exact=True),))[0].source_lag == 0
+    assert GroupViews().read(polled(), None, (dataclasses.replace(cut, source_end=9),))[0].source_lag == 2
 
 
 def test_views_are_made_again_only_when_something_has_changed() -> None:
-    book, ledger = GroupBook(), Ledger()
+    book, ledger = GroupViews(), Ledger()
     first = book.read(polled(), ledger, (PARTITION,))
     assert book.read(polled(), ledger, (dataclasses.replace(PARTITION),)) is first
     assert book.read(polled(target=5), ledger, (PARTITION,))[0].target_offset == 5

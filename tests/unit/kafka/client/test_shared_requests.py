@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from mm2.kafka.client.flights import Flights
+from mm2.kafka.client.shared_requests import SharedRequests
 from mm2.kafka.errors import KafkaFailure, TimeoutFailure
 from tests.support.waiting import wait_until
 
@@ -16,7 +16,7 @@ def soon(seconds: float = 60.0) -> float:
 
 
 @contextmanager
-def in_flight(flights: Flights[int], key: str) -> Iterator[None]:
+def in_flight(requests: SharedRequests[int], key: str) -> Iterator[None]:
     """A request for `key` is in flight until the end."""
     begun, go_on = threading.Event(), threading.Event()
 
@@ -25,7 +25,7 @@ def in_flight(flights: Flights[int], key: str) -> Iterator[None]:
         return int(go_on.wait(60))
 
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(flights.join, key, soon(), fetch, "It")
+        pool.submit(requests.join, key, soon(), fetch, "It")
         assert begun.wait(60)
         try:
             yield
@@ -34,7 +34,7 @@ def in_flight(flights: Flights[int], key: str) -> Iterator[None]:
 
 
 def test_waiting_callers_share_one_fetch_started_after_their_request() -> None:
-    flights: Flights[int] = Flights()
+    requests: SharedRequests[int] = SharedRequests()
     fetches: list[float] = []
     first_runs = threading.Event()
     go_on = threading.Event()
@@ -49,7 +49,7 @@ def test_waiting_callers_share_one_fetch_started_after_their_request() -> None:
 
     def ask() -> None:
         asked = time.monotonic()
-        answers.append((flights.join("all", soon(), fetch, "It"), asked))
+        answers.append((requests.join("all", soon(), fetch, "It"), asked))
 
     threads = [threading.Thread(target=ask)]
     threads[0].start()
@@ -57,7 +57,7 @@ def test_waiting_callers_share_one_fetch_started_after_their_request() -> None:
     for _ in range(5):
         threads.append(threading.Thread(target=ask))
         threads[-1].start()
-    wait_until(lambda: flights._routes["all"].users == len(threads), interval_s=0.01)
+    wait_until(lambda: requests._by_key["all"].users == len(threads), interval_s=0.01)
     go_on.set()
     for thread in threads:
         thread.join(60)
@@ -66,28 +66,28 @@ def test_waiting_callers_share_one_fetch_started_after_their_request() -> None:
 
 
 def test_a_failure_reaches_all_callers_and_is_not_cached() -> None:
-    flights: Flights[int] = Flights()
+    requests: SharedRequests[int] = SharedRequests()
 
     def fail() -> int:
         raise KafkaFailure("no")
 
     with pytest.raises(KafkaFailure, match="no"):
-        flights.join("k", soon(), fail, "It")
-    assert flights.join("k", soon(), lambda: 7, "It") == 7
+        requests.join("k", soon(), fail, "It")
+    assert requests.join("k", soon(), lambda: 7, "It") == 7
 
 
 def test_caller_does_not_wait_beyond_its_own_deadline() -> None:
-    flights: Flights[int] = Flights()
-    with in_flight(flights, "k"), pytest.raises(TimeoutFailure, match="It: no answer before the timeout"):
-        flights.join("k", soon(0.1), lambda: 1, "It")
+    requests: SharedRequests[int] = SharedRequests()
+    with in_flight(requests, "k"), pytest.raises(TimeoutFailure, match="It: no answer before the timeout"):
+        requests.join("k", soon(0.1), lambda: 1, "It")
 
 
 def test_a_follower_waits_beyond_the_shorter_deadline_of_the_leader() -> None:
-    flights: Flights[int] = Flights()
+    requests: SharedRequests[int] = SharedRequests()
     with ThreadPoolExecutor(2) as pool:
-        with in_flight(flights, "k"):
-            leader = pool.submit(flights.join, "k", soon(0.2), lambda: 1, "It")
-            wait_until(lambda: flights._routes["k"].boarding or leader.done(), interval_s=0.01)
-            follower = pool.submit(flights.join, "k", soon(), lambda: 2, "It")
+        with in_flight(requests, "k"):
+            leader = pool.submit(requests.join, "k", soon(0.2), lambda: 1, "It")
+            wait_until(lambda: requests._by_key["k"].following or leader.done(), interval_s=0.01)
+            follower = pool.submit(requests.join, "k", soon(), lambda: 2, "It")
             assert isinstance(leader.exception(60), TimeoutFailure)
         assert follower.result(60) == 2

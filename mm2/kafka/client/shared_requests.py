@@ -16,15 +16,15 @@ Answer = TypeVar("Answer")
 
 
 @dataclass(slots=True)
-class _Route(Generic[Answer]):
-    """`running` is held while a request is in flight; `boarding` is the next one, which callers may still join."""
+class _Requests(Generic[Answer]):
+    """`running` is held while a request is in flight; `following` is the next one, which callers may still join."""
 
     running: threading.Lock = field(default_factory=threading.Lock)
-    boarding: Future[Answer] | None = None
+    following: Future[Answer] | None = None
     users: int = 0
 
 
-class Flights(Generic[Answer]):
+class SharedRequests(Generic[Answer]):
     """Single flight, except that a caller never joins a request that is already in flight.
 
     The answer of that request may be older than the call: a topic that the caller has just created might be missing.
@@ -33,7 +33,7 @@ class Flights(Generic[Answer]):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._routes: dict[Hashable, _Route[Answer]] = {}
+        self._by_key: dict[Hashable, _Requests[Answer]] = {}
 
     def join(self, key: Hashable, deadline: float, fetch: Callable[[], Answer], what: str) -> Answer:
         """The answer of one `fetch` that began after this call.
@@ -42,17 +42,17 @@ class Flights(Generic[Answer]):
         """
         while True:
             with self._lock:
-                route = self._routes.setdefault(key, _Route())
-                route.users += 1
-                flight = route.boarding
-                leads = flight is None
-                if flight is None:
-                    flight = route.boarding = Future()
+                requests = self._by_key.setdefault(key, _Requests())
+                requests.users += 1
+                answer = requests.following
+                leads = answer is None
+                if answer is None:
+                    answer = requests.following = Future()
             try:
                 if leads:
-                    self._fly(route, flight, deadline, fetch, what)
-                    return flight.result()
-                return flight.result(timeout=max(0.0, deadline - time.monotonic()))
+                    self._run(requests, answer, deadline, fetch, what)
+                    return answer.result()
+                return answer.result(timeout=max(0.0, deadline - time.monotonic()))
             except FutureTimeoutError:
                 raise TimeoutFailure(f"{what}: no answer before the timeout.") from None
             except TimeoutFailure:
@@ -61,24 +61,29 @@ class Flights(Generic[Answer]):
                     raise
             finally:
                 with self._lock:
-                    route.users -= 1
-                    if route.users == 0:
-                        self._routes.pop(key, None)
+                    requests.users -= 1
+                    if requests.users == 0:
+                        self._by_key.pop(key, None)
 
-    def _fly(
-        self, route: _Route[Answer], flight: Future[Answer], deadline: float, fetch: Callable[[], Answer], what: str
+    def _run(
+        self,
+        requests: _Requests[Answer],
+        answer: Future[Answer],
+        deadline: float,
+        fetch: Callable[[], Answer],
+        what: str,
     ) -> None:
-        takes_off = route.running.acquire(timeout=max(0.0, deadline - time.monotonic()))
+        may_run = requests.running.acquire(timeout=max(0.0, deadline - time.monotonic()))
         with self._lock:
-            route.boarding = None
-        if not takes_off:
-            flight.set_exception(TimeoutFailure(f"{what}: no answer before the timeout."))
+            requests.following = None
+        if not may_run:
+            answer.set_exception(TimeoutFailure(f"{what}: no answer before the timeout."))
             return
         try:
-            flight.set_result(fetch())
+            answer.set_result(fetch())
         except BaseException as error:
-            flight.set_exception(error)
+            answer.set_exception(error)
             if not isinstance(error, Exception):
                 raise
         finally:
-            route.running.release()
+            requests.running.release()

@@ -7,7 +7,7 @@ from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.kafka.structs import AclBinding, AclOperation, AclPermission, PatternType, ResourceType
 from mm2.mirror.filters import DefaultGroupFilter, DefaultTopicFilter
 from mm2.mirror.policy import DefaultReplicationPolicy, IdentityReplicationPolicy, ReplicationPolicy
-from mm2.mirror.topics.acl_sync import covering, is_copy, may_hold_for, remote_acls, remote_operation
+from mm2.mirror.topics.remote_acls import covering, is_copy, may_hold_for, remote_acls, remote_operation
 from mm2.mirror.topics.selection import TopicSelection
 from mm2.mirror.topics.topic_acls import acl_of, fields_of, writing_principals
 from mm2.mirror.topics.write_denials import denial_note, noted_denials

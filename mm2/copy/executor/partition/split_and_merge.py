@@ -1,4 +1,4 @@
-"""Batches on their way to the target, each with its source offsets in the window of its partition."""
+"""Batches for the target that can be split and merged, each with its source offsets in the window of its partition."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _BROKER_SETTINGS = {
 
 
 @dataclass(frozen=True)
-class Venue:
+class ClusterPair:
     """Source and target. `clusters` are the benchmark's own clients: without latency and encryption."""
 
     brokers: tuple[LocalKafka, LocalKafka]
@@ -52,9 +52,9 @@ class Venue:
 
 
 @contextmanager
-def open_venue(
+def open_cluster_pair(
     folder: Path, conditions: Conditions, *, heap: str = "1g", settings: Mapping[str, str] | None = None
-) -> Iterator[Venue]:
+) -> Iterator[ClusterPair]:
     """Starts the brokers, with `settings` beside the usual ones, and the proxy when the target is far. Raises SandboxError."""
     protocol = "SSL" if conditions.tls else "PLAINTEXT"
     client, tls_settings = certificates.encrypted(folder) if conditions.tls else ({}, {})
@@ -75,7 +75,7 @@ def open_venue(
             proxy.delay(round_trip_ms=conditions.rtt_ms, window_bytes=WINDOW_BYTES)
             bootstraps = source.address(_CONTENDERS), proxy.address
         clusters = _cluster(stack, source), _cluster(stack, target)
-        yield Venue((source, target), clusters, conditions, bootstraps, client)
+        yield ClusterPair((source, target), clusters, conditions, bootstraps, client)
 
 
 def _cluster(stack: ExitStack, kafka: LocalKafka) -> Cluster:
