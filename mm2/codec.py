@@ -11,6 +11,7 @@ import base64
 import dataclasses
 import functools
 import json
+import math
 import operator
 import types
 import typing
@@ -88,6 +89,36 @@ def _encoded_as(keys: str, value: Any) -> dict[str, Any]:
 def json_bytes(value: Any, errors: str = "strict") -> bytes:
     """Compact JSON. ``errors``: what becomes of characters that cannot be encoded (`str.encode`)."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", errors)
+
+
+def read_json(data: bytes | str) -> Any:
+    """JSON that any client may have written. Raises ValueError, also for nesting that is too deep, and for numbers that are not finite or
+    have more than 64 bits.
+    """
+    try:
+        return _DECODER.decode(data if isinstance(data, str) else data.decode("utf-8", "surrogatepass"))
+    except RecursionError as error:
+        message = "JSON is nested too deeply"
+        raise ValueError(message) from error
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        message = f"{text[:20]} is not a finite number"
+        raise ValueError(message)
+    return number
+
+
+def _int64(text: str) -> int:
+    number = int(text)
+    if not -(1 << 63) <= number < 1 << 63:
+        message = f"{text[:20]} has more than 64 bits"
+        raise ValueError(message)
+    return number
+
+
+_DECODER: Final = json.JSONDecoder(parse_float=_finite, parse_int=_int64, parse_constant=_finite)
 
 
 def encode_fields(value: Any) -> dict[str, Any]:

@@ -30,6 +30,8 @@ _Answer = TypeVar("_Answer")
 _Item = TypeVar("_Item")
 #: An operation of Kafka's ACLs.
 Right = Literal["READ", "WRITE", "CREATE", "DELETE", "ALTER", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS"]
+#: Of a broker's text or name in a message, which is logged and stored. It may send megabytes.
+_SHOWN_CHARACTERS: Final = 1_000
 _DENIED: Final = frozenset(
     {
         ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -151,7 +153,8 @@ class BrokerFailure(KafkaFailure):
             name = ErrorCode(code).name
         except ValueError:
             name = f"ERROR_{code}"
-        text = message or cls.DESCRIPTIONS.get(code) or name.replace("_", " ").lower()
+        text = in_message(message or "") or cls.DESCRIPTIONS.get(code) or name.replace("_", " ").lower()
+        subject = in_message(subject)
         sentence = (f"{subject}: {name}, {text}" if subject else f"{name}, {text}").rstrip(". ")
         if needed is not None and code in _DENIED:
             sentence += f"; the right {needed} is missing"
@@ -192,6 +195,11 @@ class BatchOverLimit(CorruptBatch):
 
     A few kilobytes can decompress to gigabytes: zstd expands by up to 32,768, gzip by 1,032.
     """
+
+
+def in_message(text: str) -> str:
+    """What a broker has sent, shortened for a message."""
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}… ({len(text):,} characters)"
 
 
 def value_of(answer: _Answer | KafkaFailure) -> _Answer:

@@ -201,7 +201,7 @@ class StatusFold:
                 self._topic_record(name.removeprefix(TOPIC_PREFIX), parsed)
             else:
                 log.warning("status record with an unknown key", key=in_log(name))
-        except (UnicodeDecodeError, ConnectError, KeyError, ValueError, TypeError) as error:
+        except (ConnectError, KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
             log.warning("status record cannot be read", key=in_log(key), reason=in_log(repr(error)))
 
     def _connector_record(self, connector: str, value: Any) -> None:
@@ -254,14 +254,8 @@ class StatusFold:
 
 def _status(key: str | ConnectorTaskId, value: Any) -> Status:
     # Workers before 4.0 write no version.
-    return Status(
-        key,
-        State(value["state"]),
-        str(value["worker_id"]),
-        int(value["generation"]),
-        value.get("trace"),
-        value.get("version"),
-    )
+    trace, version = (None if (text := value.get(name)) is None else str(text) for name in ("trace", "version"))
+    return Status(key, State(value["state"]), str(value["worker_id"]), int(value["generation"]), trace, version)
 
 
 class StatusStore(ABC):

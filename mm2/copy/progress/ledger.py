@@ -32,7 +32,7 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
-from mm2.codec import json_bytes
+from mm2.codec import decode, json_bytes, read_json
 from mm2.config.keys.mirror_keys import default_group
 from mm2.copy.progress.segments import CHUNKS_KEPT, Segment, SegmentChunk, UnwrittenChunks
 from mm2.copy.progress.session import Lease, LedgerEntry, Start, WrittenPosition, lease_of, start_of, written_start
@@ -106,8 +106,9 @@ def key_bytes(key: Key) -> bytes:
 def parse_key(data: bytes) -> Key | None:
     """The inverse; None for any other key."""
     try:
-        found = json.loads(data)
-        return Key(TopicPartition(_topic(found["topic"]), int(found["partition"])), found.get("chunk"))
+        found = read_json(data)
+        chunk = found.get("chunk")
+        return Key(_partition(found["topic"], found["partition"]), None if chunk is None else int(chunk))
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -119,6 +120,19 @@ def _topic(name: Any) -> str:
         message = f"the name of a topic has {len(topic)} characters"
         raise ValueError(message)
     return topic
+
+
+def _index(number: Any) -> int:
+    """The number of a partition in a key. Raises ValueError or TypeError if none can have it."""
+    index = int(number)
+    if not 0 <= index < 1 << 31:
+        message = f"there is no partition {index}"
+        raise ValueError(message)
+    return index
+
+
+def _partition(topic: Any, number: Any) -> TopicPartition:
+    return TopicPartition(_topic(topic), _index(number))
 
 
 def throttle_record(topic: str, limit: int | None) -> Record:
@@ -168,6 +182,12 @@ class Verified(NamedTuple):
     source_id: str = ""
     target_id: str = ""
     target: int = -1
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> Verified:
+        """The inverse of `_asdict`. Raises ValueError or TypeError."""
+        row = [dict(one) if isinstance(one, Mapping) else one for one in cls(**fields)]
+        return decode(cls, row)
 
     def is_of(self, source_id: str, target_id: str) -> bool:
         """False for topics that were recreated; unknown ids ("") are ignored."""
@@ -234,7 +254,7 @@ def _reasons(value: Mapping[str, Any]) -> dict[TopicPartition, OffsetReason]:
     """The inverse, of a record's value. Raises KeyError, TypeError, ValueError or AttributeError."""
     codes = value.get("codes", {})
     return {
-        TopicPartition(topic, int(partition)): OffsetReason(_code(codes.get(topic, {}).get(partition)), str(message))
+        _partition(topic, partition): OffsetReason(_code(codes.get(topic, {}).get(partition)), str(message))
         for topic, partitions in value["reasons"].items()
         for partition, message in partitions.items()
     }
@@ -336,8 +356,8 @@ class Ledger:
 
     def _apply_throttle(self, key: bytes, value: bytes | None) -> None:
         try:
-            topic = _topic(json.loads(key)["throttle"])
-            limit = None if value is None else max(0, int(json.loads(value)["bytes.per.sec"]))
+            topic = _topic(read_json(key)["throttle"])
+            limit = None if value is None else max(0, int(read_json(value)["bytes.per.sec"]))
         except (ValueError, KeyError, TypeError) as error:
             log.warning("ledger throttle not readable", key=in_log(key), error=in_log(repr(error)))
             return
@@ -349,14 +369,14 @@ class Ledger:
 
     def _apply_pause(self, key: bytes, value: bytes | None) -> None:
         try:
-            topic, *partition = json.loads(key)["pause"]
-            name = (_topic(topic), int(*partition) if partition else None)
+            topic, *partition = read_json(key)["pause"]
+            name = (_topic(topic), _index(*partition) if partition else None)
         except (ValueError, KeyError, TypeError) as error:
             log.warning("ledger pause not readable", key=in_log(key), error=in_log(repr(error)))
             return
         pause = Pause("", 0)  # a pause that is not readable is still a pause
         with contextlib.suppress(ValueError, KeyError, TypeError):
-            fields = json.loads(value or b"")
+            fields = read_json(value or b"")
             pause = Pause(str(fields["by"]), int(fields["since_ms"]), str(fields["reason"]))
         with self._lock:
             if value is None:
@@ -366,11 +386,11 @@ class Ledger:
 
     def _apply_verified(self, key: bytes, value: bytes | None) -> None:
         try:
-            topic, partition = json.loads(key)["verified"]
-            source = TopicPartition(_topic(topic), int(partition))
-            data = None if value is None else json.loads(value)
+            topic, partition = read_json(key)["verified"]
+            source = _partition(topic, partition)
+            data = None if value is None else read_json(value)
             fields = {} if data is None else {name: data[name] for name in Verified._fields if name in data}
-            verified = None if data is None else Verified(**fields)
+            verified = None if data is None else Verified.of(fields)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             log.warning("ledger record of a verification not readable", key=in_log(key), error=in_log(repr(error)))
             return
@@ -382,8 +402,8 @@ class Ledger:
 
     def _apply_group(self, key: bytes, value: bytes | None) -> None:
         try:
-            group = str(json.loads(key)["group"])
-            reasons = {} if value is None else _reasons(json.loads(value))
+            group = str(read_json(key)["group"])
+            reasons = {} if value is None else _reasons(read_json(value))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             log.warning("ledger record of a group not readable", key=in_log(key), error=in_log(repr(error)))
             return
@@ -395,7 +415,7 @@ class Ledger:
 
     def _apply_note(self, key: bytes, value: bytes | None) -> None:
         try:
-            kind, *name = map(str, json.loads(key)["note"])
+            kind, *name = map(str, read_json(key)["note"])
         except (ValueError, KeyError, TypeError) as error:
             log.warning("ledger note not readable", key=in_log(key), error=in_log(repr(error)))
             return
@@ -438,7 +458,7 @@ class Ledger:
         found: dict[tuple[str, ...], dict[str, Any]] = {}
         for name, value in notes.items():
             try:
-                found[name] = dict(json.loads(value))
+                found[name] = dict(read_json(value))
             except (ValueError, KeyError, TypeError) as error:
                 log.warning(
                     "ledger note not readable", kind=in_log(kind), name=in_log(repr(name)), error=in_log(repr(error))
@@ -487,7 +507,7 @@ class Ledger:
     @staticmethod
     def _entry(source: TopicPartition, value: bytes) -> LedgerEntry | None:
         try:
-            data = {**json.loads(value), "topic": source.topic, "partition": source.partition}
+            data = {**read_json(value), "topic": source.topic, "partition": source.partition}
             return LedgerEntry.from_json(data)
         except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
             log.warning("ledger entry not readable", partition=str(source), error=in_log(repr(error)))
@@ -621,7 +641,7 @@ def _decompressed(value: bytes) -> bytes:
 def _chunk(source: TopicPartition, number: int, value: bytes) -> SegmentChunk | None:
     """A chunk; None, logged, when it is not readable."""
     try:
-        return SegmentChunk.from_json({**json.loads(_decompressed(value)), "number": number})
+        return SegmentChunk.from_json({**read_json(_decompressed(value)), "number": number})
     except (ValueError, KeyError, TypeError, IndexError, zlib.error) as error:
         log.warning("ledger chunk not readable", partition=str(source), chunk=number, error=in_log(repr(error)))
         return None

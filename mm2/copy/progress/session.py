@@ -31,7 +31,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Self
 
-from mm2.codec import decode, decode_fields, encode, encode_fields, stored
+from mm2.codec import decode, decode_fields, encode, encode_fields, read_json, stored
 from mm2.copy.progress.segments import SegmentChunk, Trail, UnwrittenChunks
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
 
@@ -220,7 +220,7 @@ class PositionHeader:
     @classmethod
     def from_bytes(cls, value: bytes) -> Self:
         """The inverse of `to_bytes`. ValueError for anything else."""
-        return decode(cls, json.loads(value))
+        return decode(cls, read_json(value))
 
 
 class PreviousCommit(NamedTuple):

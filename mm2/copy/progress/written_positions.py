@@ -7,14 +7,13 @@ which its predecessor knew the topic.
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
 import structlog
 
-from mm2.codec import json_bytes
+from mm2.codec import json_bytes, read_json
 from mm2.copy.progress.session import POSITION_HEADER, CopyId, PositionHeader, Seen, WrittenPosition
 from mm2.kafka.admin import Admin
 from mm2.kafka.client.cluster import Cluster
@@ -159,6 +158,6 @@ def _position(value: bytes | None) -> int | None:
     if not value:
         return None
     try:
-        return int(json.loads(value)["offset"]) + 1
+        return int(read_json(value)["offset"]) + 1
     except (ValueError, KeyError, TypeError):
         return None

@@ -26,6 +26,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from botocore.session import Session
 
 from mm2 import __version__
+from mm2.codec import read_json
 
 #: botocore logs signatures, session tokens and responses of the token service at DEBUG.
 _LOG: Final = logging.getLogger("botocore")
@@ -62,7 +63,7 @@ class AwsMskIam:
 
     def receive(self, answer: bytes) -> None:
         try:
-            version = json.loads(answer)["version"]
+            version = read_json(answer)["version"]
         except (ValueError, KeyError, TypeError):
             raise AwsLoginError("the broker's answer is not that of AWS_MSK_IAM") from None
         if version != _PAYLOAD_VERSION:

@@ -19,6 +19,7 @@ from typing import Any, Final
 import httpx
 import structlog
 
+from mm2.codec import read_json
 from mm2.config.configdef import ConfigException
 from mm2.config.files.regular_file import UnusableFile, read_text_file
 from mm2.kafka.auth.assertion import AssertionFailure, assertion_text
@@ -311,7 +312,7 @@ def _expiry(token: str) -> float | None:
     if len(parts) < 2:
         return None
     try:
-        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        claims = read_json(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
         return float(claims["exp"])
     except (ValueError, KeyError, TypeError, binascii.Error):
         return None

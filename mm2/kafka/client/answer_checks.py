@@ -16,8 +16,10 @@ from io import BytesIO
 from typing import Any, Final
 
 from kafka.protocol.schemas.fields.codecs.tagged_fields import TaggedFields
+from kafka.protocol.schemas.fields.codecs.types import UnsignedVarInt32
 
 from mm2.kafka.errors import CorruptBatch
+from mm2.kafka.wire.primitives import MOST_TAGS
 
 _MIB: Final = 1 << 20
 #: Before the broker is authenticated, and of any size that a token or a certificate has.
@@ -85,6 +87,11 @@ def _limited(decode_fields: Callable[..., Any]) -> Callable[..., Any]:
             if _COPIES.left < 0:
                 message = "an answer has tagged fields in too many structures"
                 raise CorruptBatch(message)
+            at = data.tell()
+            if (count := UnsignedVarInt32.decode(data)) > MOST_TAGS:
+                message = f"a structure of an answer has {count} tagged fields"
+                raise CorruptBatch(message)
+            data.seek(at)
         return decode_fields(fields, data, *args, **kwargs)
 
     return limited

@@ -33,9 +33,11 @@ from mm2.kafka.errors import (
     TimeoutFailure,
     TlsFailure,
     UnsupportedVersion,
+    in_message,
 )
 from mm2.kafka.settings.client_settings import ClientSettings, address_text
 from mm2.kafka.wire import metadata
+from mm2.kafka.wire.primitives import Reader
 
 log = structlog.get_logger("mm2.kafka.connection")
 
@@ -44,7 +46,6 @@ _REAUTHENTICATE_AT: Final = 0.85  # of the session lifetime; Java reauthenticate
 _MIN_SESSION_MS: Final = 1_000
 _ONE_AT_A_TIME: Final = threading.Lock()
 _GROWTH_BYTES: Final = 8 << 20  # of a receive buffer, before more of a frame has arrived
-_UVARINT_BITS: Final = 35
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +208,12 @@ class Connection:
         byte had come), DisconnectedFailure, or CorruptBatch for a size that is negative or above the limit.
         """
         size = self._read_size(time.monotonic() + timeout_s, self._settings.max_frame_bytes)
-        deadline = time.monotonic() + self._default_timeout_s
+        self._read_frame(buffer, size, time.monotonic() + self._default_timeout_s)
+        self._answered = True
+        return memoryview(buffer)[:size]
+
+    def _read_frame(self, buffer: bytearray, size: int, deadline: float) -> None:
+        """Read so many bytes to the start of `buffer`, which grows when needed."""
         received = 0
         while received < size:
             if received == len(buffer) or not buffer:
@@ -217,8 +223,6 @@ class Connection:
             with memoryview(buffer) as whole, whole[received:stop] as view:
                 self._stream.read_into(view, deadline)
             received = stop
-        self._answered = True
-        return memoryview(buffer)[:size]
 
     def _grow(self, buffer: bytearray, size: int) -> None:
         wanted = min(size, len(buffer) + _GROWTH_BYTES)
@@ -301,8 +305,9 @@ class Connection:
             raise TimeoutFailure(f"The {self.who} did not answer a {oldest.name} request in time.") from error
         except (DisconnectedFailure, TlsFailure) as error:
             raise self._explained(error) from error
-        frame = memoryview(bytearray(size))
-        self._stream.read_into(frame, max(deadline, time.monotonic() + self._default_timeout_s))
+        buffer = bytearray()
+        self._read_frame(buffer, size, max(deadline, time.monotonic() + self._default_timeout_s))
+        frame = memoryview(buffer)[:size]
         self._in_flight.popleft()
         try:
             check_frame(frame)
@@ -392,7 +397,7 @@ class Connection:
         handshake = SaslHandshakeRequest(mechanism=sasl.mechanism)
         answer = self._exchange(handshake, self.version_of(SaslHandshakeRequest), deadline)
         if answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
-            enabled = ", ".join(answer.mechanisms) or "none"
+            enabled = in_message(", ".join(answer.mechanisms)) or "none"
             raise AuthenticationFailure(
                 f"The {self.who} does not accept the SASL mechanism {sasl.mechanism}, enabled there: {enabled}."
             )
@@ -418,7 +423,7 @@ class Connection:
             if not mechanism.is_authenticated():
                 raise SaslError("the broker did not prove that the login succeeded")
         except SaslError as error:
-            text = str(error).rstrip(".")
+            text = in_message(str(error).rstrip("."))
             raise AuthenticationFailure(
                 f"Login with SASL {sasl.mechanism} at the {self.who} failed: {text}."
             ) from error
@@ -460,28 +465,10 @@ def _read_header(frame: memoryview, response_class: Any) -> tuple[int, int]:
     them, so that any client can read them.
     """
     (correlation_id,) = _SIZE.unpack_from(frame)
-    position = _SIZE.size
-    if response_class.API_KEY == ApiVersionsRequest.API_KEY or not response_class.flexible_version_q(
-        response_class._class_version  # noqa: SLF001 - the version of a versioned class has no public name
+    reader = Reader(frame, _SIZE.size)
+    # The version of a versioned class has no public name.
+    if response_class.API_KEY != ApiVersionsRequest.API_KEY and response_class.flexible_version_q(
+        response_class._class_version  # noqa: SLF001
     ):
-        return correlation_id, position
-    count, position = _read_uvarint(frame, position)
-    for _ in range(count):
-        _, position = _read_uvarint(frame, position)
-        size, position = _read_uvarint(frame, position)
-        position += size
-    return correlation_id, position
-
-
-def _read_uvarint(frame: memoryview, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = frame[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-        if shift >= _UVARINT_BITS:
-            message = "an integer of more than five bytes"
-            raise ValueError(message)
+        reader.tags()
+    return correlation_id, reader.at

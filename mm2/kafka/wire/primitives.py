@@ -33,7 +33,7 @@ def request_header(api_key: int, version: int, correlation_id: int, client_id: s
 
 
 #: Of one structure. Kafka has less than ten; each takes two bytes, so a response of 256 MB could block the loop for a minute.
-_MOST_TAGS: Final = 1_000
+MOST_TAGS: Final = 1_000
 
 
 class Reader:
@@ -100,7 +100,7 @@ class Reader:
         """Skip the tagged fields of a flexible structure; returns the ``wanted`` one, None if there is none."""
         found = None
         count = self.uvarint()
-        if count > _MOST_TAGS:
+        if count > MOST_TAGS:
             message = f"{count} tagged fields"
             raise IndexError(message)
         for _ in range(count):

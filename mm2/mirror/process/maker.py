@@ -179,8 +179,8 @@ class MirrorMaker:
     def wait(self, stopping: threading.Event, file: ConfigFile | None = None) -> None:
         """Wait for `stopping`, apply new versions of `file`, and restart what fails.
 
-        Raises FlowFailed if a herder has ended by itself, except if only its target could not be used yet, and if a Spark context has ended
-        that this process does not replace.
+        Raises FlowFailed if a herder has ended by itself and no other flow has to continue, as `_on_herder_ended` does, and if a Spark
+        context has ended that this process does not replace.
         """
         next_look_s = next_try_s = next_check_s = 0.0
         unsettled = False
@@ -257,20 +257,21 @@ class MirrorMaker:
             self._engine.start()
 
     def _on_herder_ended(self, flow: Flow) -> None:
-        """Postpone a flow whose herder has ended by itself before it was ready, if its target could not be used yet.
+        """Postpone a flow whose herder has ended by itself, so that a cluster cannot end the flows into others.
 
-        Raises FlowFailed for any other error, unless the flow was started while others were running, and if there is no flow
-        that has to continue: one into another target, or one that runs.
+        Raises FlowFailed if there is no flow that has to continue: one into another target, or one that runs. Also for a flow that
+        cannot be started since the process was, unless its target could not be used yet.
         """
         started = flow.herder.await_ready(0)
         failure, target = flow.herder.failure, flow.pair.target
-        is_alone = all(other.pair.target == target and not other.herder.await_ready(0) for other in self.flows)
-        if started or is_alone or not (flow.pair in self._late or _may_pass(failure)):
-            what = "has failed" if started else "could not be started"
+        others = [other for other in self.flows if other is not flow]
+        is_alone = all(other.pair.target == target and not other.herder.await_ready(0) for other in others)
+        what = "has failed" if started else "could not be started"
+        if is_alone or not (started or flow.pair in self._late or _may_pass(failure)):
             raise FlowFailed(f"The flow {flow.pair} {what}: {failure}", started=started) from failure
-        log.error("The flow %s could not be started and is started again: %s", flow.pair, failure)
-        flow.node.stop()
-        self.flows = [other for other in self.flows if other is not flow]
+        log.error("The flow %s %s and is started again: %s", flow.pair, what, failure)
+        _stop_flows([flow], time.monotonic() + _STOP_FLOWS_S, unless=self._stopping)
+        self.flows = others
         self._waiting.add(flow.pair)
         self._not_before_s[target] = time.monotonic() + _START_AGAIN_S
         self._join(())

@@ -125,6 +125,8 @@ def test_safe_writes_do_not_overwrite_a_later_generation(known: Status | None, *
         (b"status-task-c-x", b'{"state":"RUNNING","trace":null,"worker_id":"h","generation":1}'),
         (b"status-connector-c", b"nonsense"),
         (b"status-connector-c", b'{"state":"DANCING","trace":null,"worker_id":"h","generation":1}'),
+        (b"status-connector-c", b'{"state":"RUNNING","trace":null,"worker_id":"h","generation":1e400}'),
+        (b"status-connector-c", b"[1]"),
         (b"status-topic-t", b"{}"),
         (b"unknown", b"{}"),
         (None, b"{}"),
@@ -135,6 +137,16 @@ def test_unreadable_statuses_are_ignored(key: bytes | None, value: bytes) -> Non
     fold = StatusFold()
     fold.apply(key, value)
     assert fold.connectors() == set()
+
+
+def test_texts_of_a_status_are_texts_whatever_was_written() -> None:
+    fold = StatusFold()
+    fold.apply(
+        b"status-connector-c", b'{"state":"FAILED","trace":["x"],"worker_id":5,"generation":1,"version":{"a":1}}'
+    )
+    entry = fold.entry("c").value
+    assert entry is not None
+    assert (entry.trace, entry.worker_id, entry.version) == ("['x']", "5", "{'a': 1}")
 
 
 @pytest.mark.parametrize("key", [b"k" * 900_000, b"\xff" * 900_000, b"status-connector-" + b"c" * 900_000])

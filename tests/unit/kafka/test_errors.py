@@ -33,6 +33,14 @@ def test_code_of_a_newer_broker_has_a_name_of_its_own() -> None:
     assert (failure.code, failure.name, failure.retriable) == (999, "ERROR_999", False)
 
 
+def test_megabytes_of_a_broker_do_not_get_into_a_message() -> None:
+    failure = BrokerFailure.of(
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED, "x" * 2_000_000, subject=f"Topic {'t' * 1_000_000}", needed="READ"
+    )
+    assert len(str(failure)) < 3_000
+    assert str(failure).endswith("x… (2,000,000 characters); the right READ is missing.")
+
+
 def test_retriable_like_java() -> None:
     assert ErrorCode.NOT_COORDINATOR in RETRIABLE
     assert ErrorCode.CONCURRENT_TRANSACTIONS in RETRIABLE

@@ -1,4 +1,3 @@
-import json
 import zlib
 from collections import Counter
 from unittest.mock import patch
@@ -8,8 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from mm2.codec import read_json
 from mm2.copy.progress import segments
 from mm2.copy.progress.ledger import (
+    Key,
     Ledger,
     Pause,
     Verified,
@@ -17,6 +18,7 @@ from mm2.copy.progress.ledger import (
     chunk_tombstone,
     entry_record,
     group_record,
+    key_bytes,
     note_record,
     pause_record,
     paused,
@@ -265,7 +267,7 @@ def test_notes_of_one_kind_are_read_without_those_of_others() -> None:
         ledger.apply(record.key, record.value)
     one = note_record("promoted", ["orders"], {"verb": "promote"})
     ledger.apply(one.key, one.value)
-    with patch("mm2.copy.progress.ledger.json.loads", side_effect=json.loads) as parse:
+    with patch("mm2.copy.progress.ledger.read_json", side_effect=read_json) as parse:
         assert ledger.notes("promoted") == {("orders",): {"verb": "promote"}}
     assert [call.args[0] for call in parse.mock_calls] == [one.value]
     gone = note_record("promoted", ["orders"], None)
@@ -311,6 +313,50 @@ def test_names_that_no_topic_can_have_and_long_keys_are_neither_kept_nor_logged(
     assert (ledger.verifications(), ledger.notes("promoted"), ledger.group_reasons()) == ({}, {}, {})
     assert len(logs) == 1
     assert len(str(logs[0])) < 1_000
+
+
+_DEEP = b'{"a":' * 50_000
+_HUGE = b'{"bytes.per.sec":1' + b"0" * 400 + b"}"
+
+
+@pytest.mark.parametrize(
+    "value", [_DEEP, b"[" * 50_000, b"NaN", b"[1e400]", b'{"a":-Infinity}', _HUGE, b"5", b'"text"']
+)
+def test_no_record_of_another_client_prevents_reading_the_ledger(value: bytes) -> None:
+    """The value is in all kinds of records. Each reader asks for all of them: one such note stopped every task of the flow."""
+    ledger, one = Ledger(), TopicPartition("t", 0)
+    for key in (
+        key_bytes(Key(one, None)),
+        key_bytes(Key(one, 0)),
+        b'{"note":["promoted","t"]}',
+        b'{"group":"g"}',
+        b'{"verified":["t",0]}',
+        b'{"throttle":"t"}',
+        b'{"pause":["u"]}',
+        b'{"note":%s}' % value,
+        b'{"pause":["t",%s]}' % value,
+        b'{"partition":%s,"topic":"t"}' % value,
+        b'{"chunk":%s,"partition":0,"topic":"t"}' % value,
+    ):
+        ledger.apply(key, value)
+    assert ledger.entry(one) is None
+    assert ledger.unbegun() == []
+    assert ledger.chunks(one) == []
+    assert set(ledger.partitions()) <= {one, TopicPartition("t", 5)}
+    assert ledger.notes("promoted") == {}
+    assert ledger.group_reasons() == {}
+    assert ledger.verified(one) is None
+    assert ledger.throttles() == {}
+    assert ledger.pauses().keys() <= {("u", None), ("t", 5)}
+
+
+@pytest.mark.parametrize(
+    "value", [b'{"first":0,"offset":"x","checked":1,"at_ms":1}', b'{"first":0,"offset":null,"checked":1,"at_ms":1}']
+)
+def test_a_verification_of_another_client_has_numbers_or_no_effect(value: bytes) -> None:
+    ledger = Ledger()
+    ledger.apply(b'{"verified":["t",0]}', value)
+    assert ledger.verified(TopicPartition("t", 0)) is None
 
 
 def test_the_longest_names_are_kept() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 import threading
+import tracemalloc
 
 import pytest
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
@@ -14,10 +15,11 @@ from mm2.kafka.client.connection import Connection
 from mm2.kafka.client.stream import Stream
 from mm2.kafka.errors import CorruptBatch, DisconnectedFailure, KafkaFailure
 from mm2.kafka.settings.client_settings import ClientSettings
-from tests.fuzz.hostile_broker import HostileBroker, response_classes
+from tests.fuzz.hostile_broker import HostileBroker, response_classes, valid_answer
 
 _MIB = 1 << 20
 _VERSION = 12
+_LIST_OFFSETS = 2
 _EMPTY = bytes(4) + b"\x01\x00" + bytes(4)  # throttle time, no brokers, no cluster id, controller
 
 
@@ -105,6 +107,31 @@ def test_an_endless_number_of_tags_before_the_body_is_refused() -> None:
     """The header's own integers have at most five bytes."""
     failure, _ = asked(b"\xff" * 100 + _EMPTY)
     assert isinstance(failure, CorruptBatch)
+
+
+def test_thousands_of_tags_are_refused_before_the_body_and_in_it() -> None:
+    """As many as 32 MB hold took 7 s before the body and 15 s in it, for each answer."""
+    tags = b"\xd0\x0f" + bytes(4000)  # 2000, each with number 0 and no bytes
+    failure, _ = asked(tags + _EMPTY + b"\x01" + b"\x00")
+    assert isinstance(failure, CorruptBatch)
+    response = response_classes()[_LIST_OFFSETS]
+    body = valid_answer(_LIST_OFFSETS, response.max_version, 1, 0)[1:]
+    versioned = response[response.max_version]
+    assert decode(memoryview(body), versioned).topics
+    with pytest.raises(CorruptBatch, match="a structure of an answer has 2000 tagged fields"):
+        decode(memoryview(body[:-1] + tags), versioned)
+
+
+def test_memory_for_an_answer_is_taken_as_it_arrives() -> None:
+    """The size is only a claim, of as many brokers and requests as there are at a time."""
+    tracemalloc.start()
+    try:
+        failure, _ = asked(bytes(1000), announced=32 * _MIB)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert isinstance(failure, DisconnectedFailure)
+    assert peak_bytes < 20 * _MIB
 
 
 @pytest.mark.parametrize(

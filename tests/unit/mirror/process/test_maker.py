@@ -129,6 +129,7 @@ class ProcessOfFlows(MirrorMaker):
         self._waiting = set()
         self._late = set(late)
         self._not_before_s = {}
+        self._stopping = threading.Event()
         self._rest = None
 
     def look(self) -> None:
@@ -166,8 +167,11 @@ def test_a_flow_that_cannot_load_its_topics_yet_does_not_end_the_others(failure:
             False,
             id="no-other-target",
         ),
+        pytest.param({ONE: EndedHerder(TimeoutFailure("late"), was_ready=True)}, True, id="ran-alone"),
         pytest.param(
-            {ONE: EndedHerder(TimeoutFailure("late"), was_ready=True), OTHER: EndedHerder(None)}, True, id="ran"
+            {ONE: EndedHerder(ValueError("bug"), was_ready=True), SourceAndTarget("C", "B"): EndedHerder(None)},
+            True,
+            id="ran-and-no-other-target",
         ),
         pytest.param({ONE: EndedHerder(ValueError("bug")), OTHER: EndedHerder(None)}, False, id="permanent"),
     ],
@@ -178,6 +182,15 @@ def test_any_other_failure_of_a_herder_ends_the_process(
     with pytest.raises(FlowFailed) as raised:
         ProcessOfFlows(herders).look()
     assert raised.value.started is has_started
+
+
+@pytest.mark.parametrize("failure", [ConnectError("error 201"), ValueError("bug")])
+@pytest.mark.parametrize("other", [OTHER, SourceAndTarget("C", "B")], ids=["another-target", "the-same-target"])
+def test_a_flow_that_fails_while_it_runs_does_not_end_the_others(failure: Exception, other: SourceAndTarget) -> None:
+    process = ProcessOfFlows({ONE: EndedHerder(failure, was_ready=True), other: EndedHerder(None, was_ready=True)})
+    process.look()
+    assert [flow.pair for flow in process.flows] == [other]
+    assert process._waiting == {ONE}
 
 
 def test_a_flow_that_starts_late_never_ends_the_others() -> None:
