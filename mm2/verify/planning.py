@@ -403,7 +403,9 @@ def _of_others(ledger: Ledger, entry: LedgerEntry, merged: Iterable[LedgerEntry]
     """The target offsets of the other source partitions of a merge, and those that may be theirs, after their marks."""
     ranges: list[tuple[int, int]] = []
     for other in merged:
-        known = Translation(ledger.chunks(other.source), other.mark, other.end).on_target
+        # Also those whose source log was cut off since: they are on the target.
+        segments = (segment for chunk in ledger.chunks(other.source) for segment in chunk.segments)
+        known = [(segment.target, segment.target_end) for segment in segments if segment.records]
         last = max([other.mark.target, *(after for _, after in known)])
         ranges += [*known, (last, max(last, end))]
     own = Translation(ledger.chunks(entry.source), entry.mark, entry.end).on_target

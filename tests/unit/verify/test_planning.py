@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mm2.copy.progress.ledger import Ledger, Verified, chunk_record, entry_record
-from mm2.copy.progress.segments import Gap, Segment, SegmentChunk
+from mm2.copy.progress.segments import Cut, Gap, Segment, SegmentChunk
 from mm2.copy.progress.session import FormerTopic, LedgerEntry, Mark, PreviousCommit, Rules, Session
 from mm2.kafka.errors import BrokerFailure
 from mm2.kafka.structs import PartitionInfo, ProducerIdentity, TopicInfo, TopicPartition
@@ -279,6 +279,16 @@ def test_in_a_merge_the_records_of_the_other_topic_are_not_compared() -> None:
     assert [(gap.first, gap.after) for gap in span.cut_off] == [(50, 100), (155, 160)]
     assert not span.in_detail
     assert not span.by_content
+
+
+def test_in_a_merge_what_the_other_source_has_lost_since_is_not_compared_either() -> None:
+    """Its log was cut off at offset 20 after 50 records were copied: all of them are on the target. Offsets 150 to 159, after its mark, may be its."""
+    ledger, other = merge_of(1, 0)
+    row = chunk_record(other.source, SegmentChunk(0, [Segment(0, 50, 50)], cuts=[Cut(1, 20)]))
+    ledger.apply(row.key, row.value)
+    sides = side("t", "s", 0, 140), side("A.t", "r", 0, 210)
+    plan = planned(ledger, *sides, merged=[other.replace(mark=Mark(20, 100, 50))])
+    assert [(gap.first, gap.after) for gap in plan.spans[0].cut_off] == [(50, 100), (150, 160)]
 
 
 def test_in_a_merge_records_that_the_ledger_does_not_contain_any_more_are_not_compared() -> None:
