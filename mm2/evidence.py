@@ -49,7 +49,7 @@ READ: Final[Mapping[Evidence, tuple[str, str]]] = {
     Evidence.HEARTBEATS: ("heartbeats on {target}", "heartbeats topics of the target"),
     Evidence.WORKERS: (
         "workers of the flow",
-        "config and status topics on the target, or the herder of this process: connectors, tasks, their states and assignment",
+        "group, config and status topics of its workers on the target, or the herder of this process: connectors, tasks, states, assignment",
     ),
     Evidence.CONFIGS: ("configurations on both clusters", "configurations of the topic on both clusters"),
     Evidence.RIGHTS: (
@@ -82,6 +82,12 @@ def counted(count: int, thing: str) -> str:
 _LOGS: Final = (Evidence.SOURCE_LOGS, Evidence.LEDGER, Evidence.TARGET_LOGS)
 _STATUS: Final = "`status`, page Flows, field `sentence`"
 
+IDLE: Final = Statement(
+    f"{_STATUS}: no worker copies",
+    (Evidence.WORKERS,),
+    "Nothing is copied: {why}.",
+    "Its workers are not known: {why}.",
+)
 RISK: Final = Statement(
     _STATUS, _LOGS, "If {source} dies now you lose {records}.", "What would be lost is not known{why}."
 )

@@ -318,8 +318,6 @@ class FlowObserver:
             troubles.append(over_limit)
         if work.absent and work.absent != work.idle_reason:
             troubles.append(work.absent)
-        if self._unread_work:
-            troubles.append(f"its workers are not known: {self._unread_work}")
         if unlisted := self._unlisted_topics(now_s):
             troubles.append(unlisted)
         pauses, heartbeats, is_empty = self._pauses(partitions)
@@ -351,6 +349,7 @@ class FlowObserver:
             uncompared_why=self._target_logs_watch.error or self._target_logs.error,
             came_back=self._new_topics.came_back,
             kept_records=0 if ledger is None else kept_count(ledger),
+            unread_work=self._unread_work,
         )
 
     def _pauses(self, partitions: Partitions) -> tuple[Mapping[PauseCode | None, int], int, bool]:

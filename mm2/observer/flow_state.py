@@ -15,7 +15,7 @@ from typing import Final
 from mm2.copy.causes import shortened
 from mm2.copy.progress.segments import RESET
 from mm2.copy.states import HEALTHY, PartitionState
-from mm2.evidence import LAG, LOOKED_AT, NO_LAG, NOT_COPIED_BACK, READ, RISK, UNCOMPARED, Evidence, counted
+from mm2.evidence import IDLE, LAG, LOOKED_AT, NO_LAG, NOT_COPIED_BACK, READ, RISK, UNCOMPARED, Evidence, counted
 from mm2.observer.partitions import Partitions
 from mm2.observer.views import EvidenceView, FlowState, FlowView, LossView, Risk
 from mm2.observer.work import Work
@@ -49,6 +49,7 @@ class FlowInputs:
     - ``uncompared_why``: one of the errors because of which logs on the target could not be compared with the ledger.
     - ``came_back``: the number of topics that came from the target under the same name, so that the flow does not copy them.
     - ``kept_records``: what `mm2 failback` has left on the source only.
+    - ``unread_work``: why ``work`` is not known; "" if it is.
     """
 
     source: str
@@ -69,6 +70,7 @@ class FlowInputs:
     uncompared_why: str = ""
     came_back: int = 0
     kept_records: int = 0
+    unread_work: str = ""
 
 
 def state_of(inputs: FlowInputs) -> FlowState:
@@ -86,6 +88,7 @@ def state_of(inputs: FlowInputs) -> FlowState:
     if (
         inputs.work.failures
         or inputs.troubles
+        or inputs.unread_work
         or inputs.partitions.target_losses
         or any(inputs.differences.values())
         or any(states[state] for state in states if state not in ON_ITS_WAY)
@@ -105,7 +108,9 @@ def summary_of(inputs: FlowInputs) -> str:
     source, target, risk = inputs.source, inputs.target, inputs.partitions.risk
     parts: list[str] = []
     if inputs.work.idle_reason and not inputs.work.held:
-        parts.append(f"Nothing is copied: {_unended(inputs.work.idle_reason)}.")
+        parts.append(IDLE(why=_unended(inputs.work.idle_reason)))
+    elif inputs.unread_work:
+        parts.append(IDLE(is_known=False, why=_unended(inputs.unread_work)))
     elif inputs.work.held:
         parts.append(f"Copying is {inputs.work.held}.")
     elif inputs.nothing_selected:

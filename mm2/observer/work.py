@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 from mm2.config.keys.mirror_keys import SOURCE_CONNECTOR
 from mm2.connect.herder.distributed import DistributedHerder
 from mm2.connect.stores.config_state import ClusterConfigState, ConfigFold, ConnectorTaskId, TargetState
+from mm2.connect.stores.internal_topic import deleted_in_use
 from mm2.connect.stores.status_store import State, Status, StatusFold
 from mm2.kafka.admin import Admin
 from mm2.kafka.client.cluster import Cluster
@@ -24,6 +25,7 @@ from mm2.observer.views import ConnectorView, GroupProcess, TaskView
 
 SOURCE_NAME: Final = SOURCE_CONNECTOR.rpartition(".")[2]
 _ON: Final = State.RUNNING.value
+_NO_WORKER: Final = "no worker is in the flow's group"
 _HELD: Final = {TargetState.PAUSED: "paused", TargetState.STOPPED: "stopped"}
 
 
@@ -94,18 +96,15 @@ class StoredWork:
     def __init__(
         self, cluster: Cluster, admin: Admin, worker: Mapping[str, str], source: str, timeout_s: float
     ) -> None:
-        """``worker`` are the settings of the flow's workers. Raises KafkaFailure."""
+        """``worker`` are the settings of the flow's workers. Raises KafkaFailure.
+
+        A topic that does not exist shows nothing, as it may have been deleted: only the group shows that no worker runs.
+        """
         self._configs, self._statuses = ConfigFold(), StatusFold()
         self._assigned = AssignedTasks(source)
         configs, statuses = worker["config.storage.topic"], worker["status.storage.topic"]
-        answers = admin.describe_topics([configs, statuses])
-        self._exists = not any(vanished(answer) for answer in answers.values())
-        self._members: int | None = None
-        if not self._exists:
-            return
-        for answer in answers.values():
-            value_of(answer)
         group = worker["group.id"]
+        self._members: int | None = None
         described = admin.describe_groups([group])[group]
         if not isinstance(described, KafkaFailure):
             self._members = None if described.members is None else len(described.members)
@@ -114,6 +113,14 @@ class StoredWork:
         else:
             # Statuses outlive their workers: without the group, a killed worker would look like a running one.
             raise described
+        answers = admin.describe_topics([configs, statuses])
+        self._exists = not any(vanished(answer) for answer in answers.values())
+        if not self._exists and self._members == 0:
+            return
+        for topic, answer in answers.items():
+            if vanished(answer):
+                raise deleted_in_use(topic, cluster.name)
+            value_of(answer)
 
         def config(record: LogRecord) -> None:
             self._configs.apply(record.offset, record.key, record.value)
@@ -131,7 +138,7 @@ class StoredWork:
     def read(self) -> Work:
         """See Works."""
         if not self._exists:
-            return Work(idle_reason="no worker has ever run this flow")
+            return Work(idle_reason=_NO_WORKER)
         configs = self._configs.snapshot()
         # Statuses outlive their workers: when the last worker is killed, none is left to update them.
         has_workers = self._members != 0
@@ -147,7 +154,7 @@ class StoredWork:
             )
             for name in sorted(configs.connectors())
         }
-        idle = "" if has_workers else "no worker is in the flow's group"
+        idle = "" if has_workers else _NO_WORKER
         absent = absent_connectors(statuses)
         return _work(statuses, configs, self._assigned, here=None, leader=None, idle=idle, absent=absent)
 

@@ -27,6 +27,12 @@ _COMPACT = "compact"
 _ALREADY_EXISTS = 36
 _INVALID_REPLICATION_FACTOR = 38
 _UNKNOWN_TOPIC = 3
+#: What to do if a topic is deleted while a worker runs: as in Java, it is created only when a worker starts.
+_IF_DELETED = {
+    "config.storage.": "Restart the worker, which creates it again. Connectors that were created through REST have to be created again.",
+    "offset.storage.": "Restart the worker, which creates it again. Its positions are lost: restore them, or connectors start without any.",
+    "status.storage.": "Restart the worker, which creates it again.",
+}
 # A broker's error codes for missing permissions: then, as in Java, the topic is used without validation.
 _NOT_AUTHORIZED_OR_SUPPORTED = {29, 31, 35}
 
@@ -171,6 +177,12 @@ def why_missing(topic: InternalTopic) -> str:
     )
 
 
+def deleted_in_use(name: str, cluster: str) -> BrokerFailure:
+    """The error of a topic that does not exist although workers run that have found or created it."""
+    text = "it was deleted while the workers run; restart them, which creates it again"
+    return BrokerFailure.of(_UNKNOWN_TOPIC, text, subject=f"Topic {name} of cluster {cluster}")
+
+
 def _is_replication(failure: KafkaFailure) -> bool:
     return isinstance(failure, BrokerFailure) and failure.code == _INVALID_REPLICATION_FACTOR
 
@@ -222,6 +234,7 @@ class InternalLog:
             on_batches=on_batches,
             producer=self._producer,
             read_committed=read_committed,
+            if_deleted=_IF_DELETED.get(topic.prefix, ""),
         )
 
     @property

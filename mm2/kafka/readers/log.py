@@ -88,7 +88,8 @@ class KafkaBasedLog:
 
     ``partitions`` None = all partitions that the topic has at start. ``begin`` gives the first offset to read of some
     partitions; the others are read from their log start offset. ``read_committed`` hides open and aborted transactions;
-    reading to the end then waits for open ones, as Java does.
+    reading to the end then waits for open ones, as Java does. ``if_deleted``: what an operator has to do if the topic is deleted
+    while it is read.
     """
 
     def __init__(
@@ -102,8 +103,10 @@ class KafkaBasedLog:
         read_committed: bool = False,
         partitions: Iterable[int] | None = None,
         begin: Mapping[int, int] | None = None,
+        if_deleted: str = "",
     ) -> None:
         self._cluster = cluster
+        self._if_deleted = if_deleted
         self._admin = Admin(cluster)
         self._topic = topic
         if (on_record is None) == (on_batches is None):
@@ -278,7 +281,9 @@ class KafkaBasedLog:
                     self._end_round(error)
                     # A batch that cannot be read is tried again each second for as long as it exists.
                     is_loud = failures >= _QUIET_FAILURES and (is_new or failures % _LOGGED_EVERY == 0)
-                    (self._log.warning if is_loud else self._log.debug)("reading failed", error=str(error))
+                    is_unknown = isinstance(error, BrokerFailure) and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    action = {"action": self._if_deleted} if is_unknown and self._if_deleted else {}
+                    (self._log.warning if is_loud else self._log.debug)("reading failed", error=str(error), **action)
                     self._reader.close()
                     self._buffer = bytearray(_KEPT_BUFFER_BYTES)  # the traceback may still refer to the previous one
                     self._cluster.invalidate(self._topic)

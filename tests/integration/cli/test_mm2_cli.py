@@ -208,7 +208,7 @@ def test_a_flow_that_never_ran_does_not_claim_zero_loss(
     code, out, err = asked(capsys, "status", file, f"{unique}->B")
     assert (code, err) == (1, "")
     assert out.splitlines()[0] == (
-        f"{unique}->B  STOPPED  Nothing is copied: no worker has ever run this flow. What would be lost is not known: B has no ledger "
+        f"{unique}->B  STOPPED  Nothing is copied: no worker is in the flow's group. What would be lost is not known: B has no ledger "
         f"of what comes from {unique}."
     )
     code, out, err = asked(capsys, "lag", file, f"{unique}->B")

@@ -362,7 +362,7 @@ def test_a_flow_with_unknown_workers_is_not_reported_as_running(
     literal, deny = ResourcePatternType.LITERAL, AclPermissionType.DENY
     hidden = AclBinding(Kind.TOPIC, configs, literal, ME, "*", AclOperation.READ, deny)
     grant(env.b, hidden)
-    wait_until(lambda: "its workers are not known: " in env.ask(capsys, "status")[1])
+    wait_until(lambda: "Its workers are not known: " in env.ask(capsys, "status")[1])
     code, out, _ = env.ask(capsys, "status")
     assert (code, out.split()[:2]) == (1, [env.flow, "DEGRADED"])
     assert "TOPIC_AUTHORIZATION_FAILED" in out

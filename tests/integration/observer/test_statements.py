@@ -33,6 +33,7 @@ from tests.integration.asking import asked
 from tests.integration.copy_flow import create, end_offset
 from tests.integration.mirror_process import MirrorProcess, delete, topics_of
 from tests.integration.verified_flow import file_of, flow_of, is_copied, numbered, write
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
 Capsys = pytest.CaptureFixture[str]
@@ -241,6 +242,37 @@ def test_a_running_flow_whose_remote_topic_is_deleted_is_not_reported_as_complet
     finally:
         process.clean_up()
     assert checked, "the topic was never empty"
+
+
+@pytest.mark.parametrize("lost", ["config", "status"])
+def test_a_flow_that_copies_without_a_topic_of_its_workers_is_not_stopped(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, tmp_path: Path, capsys: Capsys, lost: str
+) -> None:
+    """A topic that does not exist is no evidence that no worker runs; the members of the group are."""
+    topic, internal = f"{unique}.t", {"config": "mm2-configs", "status": "mm2-status"}[lost] + f".{unique}-a.internal"
+    create(kafka_a, topic, retention__ms="-1")
+    write(kafka_a, topic, numbered(COPIED))
+    file = file_of(kafka_a, kafka_b, unique, tmp_path)
+    flow, shown = flow_of(file, unique), f"{unique}-a->{unique}-b"
+    process = MirrorProcess(file, tmp_path / "log")
+    try:
+        process.eventually(lambda: is_copied(flow, kafka_b, {TopicPartition(topic, 0): COPIED}), 120)
+        delete(kafka_b, internal)
+        line = process.await_log("reading failed", topic=internal)
+        assert line["action"].startswith("Restart the worker, which creates it again.")
+        write(kafka_a, topic, numbered(2 * COPIED)[COPIED:])
+        process.eventually(lambda: is_copied(flow, kafka_b, {TopicPartition(topic, 0): 2 * COPIED}), 120)
+        code, text = asked(capsys, "status", file, shown)[:2]
+        assert (code, "Nothing is copied" in text, "ever run" in text) == (1, False, False), text
+        assert f"Its workers are not known: Topic {internal} of cluster {unique}-b: UNKNOWN_TOPIC_OR_PARTITION" in text
+        (found,) = json.loads(asked(capsys, "status", file, shown, "--json")[1])["flows"]
+        assert (found["state"], found["connectors"], found["states"]) == (FlowState.DEGRADED, None, None), found
+        assert process.stop()[0] == 0
+        wait_until(lambda: "no worker is in the flow's group" in asked(capsys, "status", file, shown)[1], 60)
+        (found,) = json.loads(asked(capsys, "status", file, shown, "--json")[1])["flows"]
+        assert found["state"] == FlowState.STOPPED, found
+    finally:
+        process.clean_up()
 
 
 def records_of(broker: LocalKafka, topic: str) -> int:

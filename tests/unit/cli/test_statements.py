@@ -45,6 +45,7 @@ from mm2.observer.views import (
     SparkView,
     TaskView,
 )
+from mm2.observer.work import Work
 from mm2.reasons import MoveCode, OffsetReasonCode
 from mm2.ui.views import flows as flows_page
 from mm2.ui.views import gaps as gaps_page
@@ -79,6 +80,11 @@ def unread(*kinds: Evidence, is_known: bool) -> tuple[Evidence, ...]:
 
 def sentence(risk: Risk, *, uncompared: int = 0, seen: bool = True, **more: Any) -> str:
     return summary_of(FlowInputs("A", "B", seen, Partitions(risk=risk, uncompared=uncompared), **more))
+
+
+def idle(unread_work: str) -> str:
+    work = Work(idle_reason="" if unread_work else "no worker is in the flow's group")
+    return sentence(risk_without(True), work=work, unread_work=unread_work)
 
 
 def gaps_output(*, has_entry: bool, is_read: bool = True) -> str:
@@ -137,6 +143,7 @@ def risk_without(is_known: bool) -> Risk:
 
 #: What a person sees, by the name of the statement; its argument: whether all of the evidence was read.
 CASES: Final[Mapping[str, Callable[[bool], str]]] = {
+    "IDLE": lambda known: idle("" if known else "denied"),
     "RISK": lambda known: sentence(Risk(0.0, 0, 0) if known else Risk(), seen=known),
     "NO_LAG": lambda known: sentence(risk_without(known)),
     "LAG": lambda known: sentence(Risk(1.0, 7, 0) if known else Risk(None, None, None, 7, 1.0)),
