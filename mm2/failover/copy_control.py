@@ -12,7 +12,7 @@ from mm2.copy.states import LASTS_UNTIL_RESET
 from mm2.evidence import counted
 from mm2.failover.denials import allow_writes
 from mm2.failover.records.partitions import is_paused
-from mm2.failover.sides import Sides, now_ms
+from mm2.failover.sides import Refused, Sides, now_ms
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import AclBinding, TopicPartition
 from mm2.mirror.notes.promotions import Promotion, promoted, withdrawn
@@ -41,8 +41,14 @@ def may_be_promoted(sides: Sides, topics: Collection[str]) -> str:
 def stop_copying(sides: Sides, topics: Collection[str], verb: str) -> tuple[list[str], list[str]]:
     """Store promotions of these topics, and wait until the tasks that copy them have stopped: (done, problems).
 
-    Raises KafkaFailure if it is not known whether they were written.
+    Raises KafkaFailure if it is not known whether they were written, Refused if another command has changed promotions since this one
+    began.
     """
+    sides.refresh()
+    if not sides.is_undisturbed:
+        raise Refused(
+            f"Another command has changed promotions of {sides.pair} since this one began, and nothing was changed: run it again."
+        )
     known, flow = promoted(sides.ledger), str(sides.pair)
     new = [
         Promotion(topic, sides.selection.remote(topic), verb, now_ms())
@@ -51,10 +57,11 @@ def stop_copying(sides: Sides, topics: Collection[str], verb: str) -> tuple[list
     ]
     done, problems = [], []
     if new:
-        sides.write_ledger([promotion.record() for promotion in new])
+        sides.write_ledger([promotion.record() for promotion in new], promotions=len(new))
         done.append(f"{counted(len(new), 'topic')} promoted: {flow} does not copy them any more, also after a restart")
     if already := len(topics) - len(new):
         done.append(f"{counted(already, 'topic')} had already been promoted")
+    problems += disturbed(sides)
     try:
         left, workers = _wait(sides, topics, paused=True)
         has_tasks = workers != 0 and any(tp.topic in topics for tp in sides.assigned())
@@ -102,18 +109,27 @@ def resume_copying(sides: Sides, promotions: Mapping[str, Promotion]) -> tuple[l
         return [], [f"{changed[0]} was promoted again meanwhile, and nothing was changed: run the command again"]
     if not known:
         return [], []
-    sides.write_ledger([withdrawn(topic) for topic in known])
+    sides.write_ledger([withdrawn(topic) for topic in known], promotions=len(known))
     done = [f"{counted(len(known), 'topic')} no longer promoted: {sides.pair} resumes copying"]
+    problems = disturbed(sides)
     try:
         left, workers = _wait(sides, known, paused=False)
     except KafkaFailure as failure:
-        return done, [f"cannot verify that {sides.pair} has resumed copying: {failure}"]
+        return done, [*problems, f"cannot verify that {sides.pair} has resumed copying: {failure}"]
     if left:
         unknown = "" if workers is not None else f"; {_unknown_workers(sides)}"
-        return done, [
+        problems.append(
             f"{counted(len(left), 'partition')}, first {left[0]}, still paused after {CONFIRM_S:.0f} s{unknown}"
-        ]
-    return done, []
+        )
+    return done, problems
+
+
+def disturbed(sides: Sides) -> list[str]:
+    """A problem if another command has changed promotions between the last read before a write and the read after it."""
+    if sides.is_undisturbed:
+        return []
+    sentence = f"another command has changed promotions of {sides.pair} at the same time: see with mm2 status FILE '{sides.pair}' which topics"
+    return [f"{sentence} are promoted now, and run the command again if it is still wanted"]
 
 
 def _wait(sides: Sides, topics: Collection[str], *, paused: bool) -> tuple[list[TopicPartition], int | None]:

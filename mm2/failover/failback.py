@@ -30,7 +30,7 @@ from mm2.connect.stores.offset_survey import KeptOffset, kept_offsets
 from mm2.copy.progress.ledger import note_record
 from mm2.copy.progress.written_positions import offset_key, offset_value
 from mm2.evidence import counted
-from mm2.failover.copy_control import on_interrupt, resume_copying
+from mm2.failover.copy_control import disturbed, on_interrupt, resume_copying
 from mm2.failover.evidence import (
     FailoverReport,
     PartitionEvidence,
@@ -303,6 +303,7 @@ class _FlowReversal:
         done.append(
             f"{self._reverse.pair} is permitted to copy {counted(len(self._topics), 'topic')} that {self._sides.pair} copied before"
         )
+        problems += disturbed(self._sides)
         try:
             self._trigger_copying(done, problems)
         except (Refused, KafkaFailure) as failure:
@@ -349,8 +350,9 @@ class _FlowReversal:
         """
         self._sides.refresh()
         now = promoted(self._sides.ledger)
-        if changed := sorted(topic for topic in self._topics if now.get(topic) != self._promotions[topic]):
-            raise Refused(_CHANGED.format(changed[0]))
+        changed = sorted(topic for topic in self._topics if now.get(topic) != self._promotions[topic])
+        if changed or not self._sides.is_undisturbed:
+            raise Refused(_CHANGED.format(changed[0] if changed else min(self._topics)))
 
     def _write_positions(self, before: Mapping[TopicPartition, int | None]) -> None:
         """Raises Refused if the positions are not those ``before``."""
@@ -387,7 +389,7 @@ class _FlowReversal:
         ]
         self._check_unchanged()
         claims = [note_record(PROVENANCE_NOTE, [one.remote_topic], None) for one in turned]
-        self._sides.write_ledger([*claims, *(one.record() for one in turned)])
+        self._sides.write_ledger([*claims, *(one.record() for one in turned)], promotions=len(turned))
 
     def _note_kept(self) -> None:
         """Note what stays on one cluster only, in the ledger of the flow that reads from it."""

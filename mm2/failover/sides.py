@@ -27,6 +27,7 @@ from mm2.mirror.checkpoint_task import ASSIGNED_GROUPS_KEY, decode_groups
 from mm2.mirror.common.clients import ClientKind, MirrorClients, Side
 from mm2.mirror.common.discovery import vanished
 from mm2.mirror.groups.group_offsets import ASSIGNED_SHARE_GROUPS_KEY, group_state
+from mm2.mirror.notes.promotions import PROMOTED_NOTE
 from mm2.mirror.notes.source_answers import EVERY_S, SourceAnswers, source_answers
 from mm2.mirror.plan.way_back import WayBack, way_back
 from mm2.mirror.source.assigned_partitions import ASSIGNED_PARTITIONS_KEY, decode_partitions
@@ -122,6 +123,7 @@ class Sides:
         self.workers_error = ""
         self._is_reached: bool | None = None  # None: not known yet
         self._reverse_log: LedgerLog | None = None
+        self._promotion_records = 0  # in the ledger, as far as this command has read or written them
 
     @classmethod
     @contextmanager
@@ -150,6 +152,7 @@ class Sides:
                     "there by this version yet, or the topic was deleted."
                 )
             sides._ledger_log = ledger
+            sides._promotion_records = ledger.ledger.note_records(PROMOTED_NOTE)
             stack.callback(ledger.stop)
             try:
                 sides._reverse_log = sides._follow(Side.SOURCE)
@@ -197,8 +200,18 @@ class Sides:
             with suppress(KafkaFailure):
                 self._reverse_log.read_to_end(PREFLIGHT_S)
 
-    def write_ledger(self, records: Sequence[Record]) -> None:
-        """Append to the flow's ledger and read it back. Raises KafkaFailure."""
+    @property
+    def is_undisturbed(self) -> bool:
+        """Whether no other command has written or withdrawn promotions of the flow since this one began, as far as has been read.
+
+        This one may have been frozen, for hours. Kafka has no write that depends on what was read: the promotions are read again right
+        before each write, and after it.
+        """
+        return self.ledger.note_records(PROMOTED_NOTE) == self._promotion_records
+
+    def write_ledger(self, records: Sequence[Record], *, promotions: int = 0) -> None:
+        """Append to the flow's ledger and read it back; so many of the records are promotions. Raises KafkaFailure."""
+        self._promotion_records += promotions
         with self.client(Side.TARGET, ClientKind.PRODUCER) as cluster:
             Producer(cluster).send(self.clients.ledger_topic, list(records), 0, timeout_s=WRITE_S)
         self.refresh()

@@ -25,6 +25,7 @@ import json
 import re
 import threading
 import zlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -280,6 +281,7 @@ class Ledger:
         self._pauses: dict[tuple[str, int | None], Pause] = {}
         self._groups: dict[str, dict[TopicPartition, OffsetReason]] = {}
         self._notes: dict[str, dict[tuple[str, ...], bytes]] = {}  # by kind: tasks ask for one once a second
+        self._note_records: Counter[str] = Counter()
         self._verified: dict[TopicPartition, Verified] = {}
         self._written_ms: dict[TopicPartition, int] = {}
         self._versions: dict[TopicPartition, int] = {}
@@ -420,6 +422,7 @@ class Ledger:
             log.warning("ledger note not readable", key=in_log(key), error=in_log(repr(error)))
             return
         with self._lock:
+            self._note_records[kind] += 1
             notes = self._notes.setdefault(kind, {})
             if value is None:
                 notes.pop(tuple(name), None)
@@ -464,6 +467,11 @@ class Ledger:
                     "ledger note not readable", kind=in_log(kind), name=in_log(repr(name)), error=in_log(repr(error))
                 )
         return found
+
+    def note_records(self, kind: str) -> int:
+        """The number of records of notes of a kind so far, also of those that were deleted since."""
+        with self._lock:
+            return self._note_records[kind]
 
     def partitions(self) -> list[TopicPartition]:
         """All source partitions that have an entry, in order."""

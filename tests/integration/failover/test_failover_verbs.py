@@ -20,14 +20,16 @@ from mm2.copy.progress.ledger import LEDGER_CONFIGS, chunk_record, entry_record,
 from mm2.copy.progress.segments import Segment, SegmentChunk
 from mm2.copy.progress.session import LedgerEntry, Mark, Session
 from mm2.failover import failback
-from mm2.failover.copy_control import stop_copying
+from mm2.failover.copy_control import hand_over, stop_copying
 from mm2.failover.evidence import GroupEvidence
 from mm2.failover.failback import _FlowReversal
 from mm2.failover.groups import Groups
 from mm2.failover.sides import Sides
+from mm2.kafka.records.record import Record
 from mm2.kafka.structs import ProducerIdentity
 from mm2.mirror.common.formats import Checkpoint
-from mm2.mirror.notes.ledgers import PROVENANCE_NOTE
+from mm2.mirror.notes.ledgers import PROVENANCE_NOTE, write_to_ledger
+from mm2.mirror.notes.promotions import withdrawn
 from mm2.sandbox.kafka import LocalKafka
 from tests.integration.asking import asked, terminal
 from tests.integration.copy_flow import admin_of, batches, producer_of
@@ -398,6 +400,57 @@ def test_a_failback_that_continues_after_another_failover_withdraws_no_promotion
     assert (code, problem.startswith(f"{topic} was promoted again meanwhile, and nothing was changed")) == (1, True)
     code, out, _ = asked(capsys, "failback", file, flow, "--dry-run")
     assert code == 0, "it is still promoted"
+
+
+def test_a_failover_that_continues_after_another_one_was_failed_back_promotes_nothing(
+    kafka_a: LocalKafka,
+    kafka_b: LocalKafka,
+    unique: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Given a failover that is frozen before it stores the promotion, while another one and a failback complete."""
+    topic, flow = "t-" + unique, f"{unique}->B"
+    file = properties(tmp_path, unique, kafka_a.bootstrap, kafka_b.bootstrap)
+    copied_completely(kafka_a, kafka_b, unique, topic)
+    arguments = ("failover", file, flow, "--wait", "60", "--yes", "--group", f"{unique}-nobody")
+
+    def continued(*rest: Any) -> Any:
+        monkeypatch.undo()
+        for command in (arguments, ("failback", file, flow)):
+            assert asked(capsys, *command)[0] == 0
+        return hand_over(*rest)
+
+    monkeypatch.setattr("mm2.failover.failover.hand_over", continued)
+    code, _, error = asked(capsys, *arguments)
+    assert (code, "changed promotions" in error) == (2, True), error
+    code, out, _ = asked(capsys, "failback", file, flow, "--dry-run")
+    assert code == 2, f"nothing is promoted: {out}"
+
+
+def test_a_promotion_that_another_command_changes_at_the_same_time_is_reported(
+    kafka_a: LocalKafka,
+    kafka_b: LocalKafka,
+    unique: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Given another command that writes between the last read and the write, which nothing on the broker excludes."""
+    topic, flow = "t-" + unique, f"{unique}->B"
+    file = properties(tmp_path, unique, kafka_a.bootstrap, kafka_b.bootstrap)
+    copied_completely(kafka_a, kafka_b, unique, topic)
+
+    def written(sides: Sides, records: Sequence[Record], *, promotions: int = 0) -> None:
+        write_to_ledger(sides.clients, [withdrawn(topic)])
+        appended(sides, records, promotions=promotions)
+
+    appended = Sides.write_ledger
+    monkeypatch.setattr(Sides, "write_ledger", written)
+    code, out, _ = asked(capsys, "promote", file, flow, "--topic", topic, "--yes", "--json")
+    assert code == 1
+    assert [one for one in json.loads(out)["problems"] if one.startswith("another command has changed promotions")]
 
 
 def test_a_failover_is_confirmed_on_the_terminal(

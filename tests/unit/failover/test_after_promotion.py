@@ -42,10 +42,12 @@ class _Flow:
         self.ledger.apply(entry.key, entry.value, 1)
         self.workers: int | None = 0
         self.workers_error = ""
+        self.is_undisturbed = True
         self.written: list[Record] = []
         self._failure = failure
 
-    def write_ledger(self, records: list[Record]) -> None:
+    def write_ledger(self, records: list[Record], *, promotions: int) -> None:
+        assert promotions == len(records)
         self.written += records
         for record in records:
             self.ledger.apply(record.key, record.value, 1)
