@@ -44,7 +44,15 @@ class DriverLink:
         """Connect and return the job. Raises OSError or ValueError when the driver cannot be reached or
         authenticated.
         """
-        host, port, pin = self._assignment.host, self._assignment.port, self._assignment.fingerprint
+        host, port = self._assignment.host, self._assignment.port
+        try:
+            return await self._open(host, port, self._assignment.fingerprint)
+        except TimeoutError:  # has no text
+            raise TimeoutError(
+                f"the executor had no answer of the progress channel at {host}:{port} within {_OPEN_TIMEOUT_S:.0f} s"
+            ) from None
+
+    async def _open(self, host: str, port: int, pin: str) -> CopySpec:
         tls = channel.client_tls() if pin else None
         reader, self._writer = await asyncio.wait_for(
             asyncio.open_connection(host, port, limit=channel.MAX_LINE_BYTES, ssl=tls), _OPEN_TIMEOUT_S
