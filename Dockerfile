@@ -28,4 +28,4 @@ USER 10001:10001
 WORKDIR /home/mm2
 EXPOSE 8083
 HEALTHCHECK --interval=15s --timeout=15s --start-period=60s --retries=3 CMD ["mm2-health"]
-ENTRYPOINT ["tini", "--", "connect-mirror-maker"]
+ENTRYPOINT ["tini", "--", "mm2-container"]

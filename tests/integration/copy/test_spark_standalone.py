@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import stat
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -23,8 +24,10 @@ from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.sandbox.compare import compare_topics
 from mm2.sandbox.kafka import LocalKafka
+from mm2.sandbox.process import end, spawn
+from tests.integration.copy.test_copy_engine import numbered, write
 from tests.integration.copy_flow import Flow, Traffic, create, producer_of
-from tests.integration.mirror_process import MirrorProcess, has_all, write_config
+from tests.integration.mirror_process import ROOT, MirrorProcess, has_all, write_config
 from tests.support.passworded import LISTENERS, PASSWORDS, PLAIN, login
 from tests.support.spark import LocalSpark
 from tests.support.waiting import wait_until
@@ -302,6 +305,43 @@ def test_lanes_take_turns_when_there_are_fewer_slots(
                 flow.wait_until_copied(job, spec, 120)
     assert assert_equal(flow.source, flow.target, topic, flow.remote(topic)) == 2400
     assert [line["slots"] for line in logs if "take turns" in line["event"]] == [4]
+
+
+def test_the_entrypoint_of_the_image_starts_an_executor(
+    kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, tmp_path: Path
+) -> None:
+    """What Kubernetes starts in a pod, with the variables that Spark sets: here the driver is that of a standalone cluster without workers."""
+    with LocalSpark(tmp_path / "spark", workers=0, secret=SECRET) as nothing, started(nothing.props) as engine:
+        context = engine.spark.context(60)
+        port = context.getConf().get("spark.driver.port")
+        options = [f"-D{key}={value}" for key, value in nothing.props.items() if not key.startswith("spark.master")]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "SPARK_DRIVER_URL": f"spark://CoarseGrainedScheduler@127.0.0.1:{port}",
+            "SPARK_EXECUTOR_ID": "7",
+            "SPARK_EXECUTOR_CORES": "2",
+            "SPARK_EXECUTOR_MEMORY": "450m",
+            "SPARK_APPLICATION_ID": engine.spark.application_id,
+            "SPARK_EXECUTOR_POD_IP": "127.0.0.1",
+            "SPARK_EXECUTOR_POD_NAME": "pod-7",
+            "SPARK_RESOURCE_PROFILE_ID": "0",
+            **{f"SPARK_JAVA_OPT_{number}": option for number, option in enumerate(options)},
+        }
+        command = [sys.executable, "-P", "-m", "mm2.cli.container", "executor"]
+        log = tmp_path / "executor.log"
+        executor = spawn(command, output=log, environment=environment)
+        try:
+            flow = Flow(engine, kafka_a, kafka_b, unique)
+            topic = flow.topic()
+            write(flow.source, topic, numbered(0, 10))
+            spec = flow.spec(topic)
+            with flow.copying(spec) as job:
+                wait_until(lambda: engine.slots.count == 2, 60, detail=log.read_text)
+                flow.wait_until_copied(job, spec, 60)
+            flow.assert_equal(topic)
+        finally:
+            end(executor)
 
 
 def test_the_whole_program_runs_on_a_cluster(
