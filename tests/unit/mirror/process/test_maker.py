@@ -130,6 +130,7 @@ class ProcessOfFlows(MirrorMaker):
         self._late = set(late)
         self._not_before_s = {}
         self._stopping = threading.Event()
+        self._engine = cast(Any, SimpleNamespace(ended=None))
         self._rest = None
 
     def look(self) -> None:
@@ -227,7 +228,7 @@ class ProcessOfFile(MirrorMaker):
         self._plugins.limit(plugin_limits(self._config))
         self._plans = plan_flows(self._config, None, self._plugins)
         self._targets = self._rest = None
-        self._engine = cast(Any, SimpleNamespace(start=lambda: None))
+        self._engine = cast(Any, SimpleNamespace(start=lambda: None, ended=None))
         self.checkpoint_latencies = cast(Any, SimpleNamespace())
         self._stopping = threading.Event()
         self._waiting = set()
