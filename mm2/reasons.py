@@ -24,6 +24,7 @@ class OffsetReasonCode(StrEnum):
     NEXT_NOT_COPIED = (
         "next_not_copied"  # it is there, and after records that are on the source only and that the group has not read
     )
+    OTHER_FLOW = "other_flow"  # it is there, but earlier: another flow copies to the same partition and has no checkpoint of the group
     ANOTHER_COPY = "another_copy"  # the checkpoint lies behind the end of the remote partition
     OTHER = "other"
 

@@ -35,6 +35,7 @@ from mm2.mirror.common.formats import Checkpoint, FormatError, OffsetSync
 from mm2.mirror.common.syncs_topic import syncs_side, syncs_topic
 from mm2.mirror.groups.group_offsets import SHARE, GroupOffsets, group_state, of_another_copy, outside_of_log
 from mm2.mirror.groups.offset_sync_store import OffsetSyncStore
+from mm2.mirror.groups.other_flows import OtherFlows
 from mm2.mirror.groups.translator import TopicIds, Translated, Translator, Untranslated, read_again
 from mm2.reasons import OffsetReason
 
@@ -84,6 +85,8 @@ class Groups:
         self._translator.syncs = self._syncs()
         self._routed = _routed_topics(sides)
         self._merged = _merged_topics(sides)
+        can_share = not sides.selection.names_show_origin
+        self._others = OtherFlows(sides.clients, sides.target, sides.policy, can_share=can_share)
         self._shared: frozenset[str] = frozenset()
         self._untyped: frozenset[str] = frozenset()  # it is not known whether they are share groups
         self._logs: dict[TopicPartition, tuple[int, int]] = {}  # start and end of the target's, as far as known
@@ -128,7 +131,25 @@ class Groups:
                 rows.append(replace(row, offset_source=commit.told_by, metadata=commit.metadata))
         if self._sides.source is None:
             rows += self._of_merged(checkpoints)
-        return self._compare(rows)
+        # After the translations: what other flows have written before these offsets is in their ledgers by now.
+        self._others.read(self._sides.ledger)
+        return self._compare([self._among_others(row, on_target.get(row.remote_topic) or "") for row in rows])
+
+    def _among_others(self, row: GroupEvidence, topic_id: str) -> GroupEvidence:
+        """The row with an offset before the first record of another flow that the group may not have read."""
+        if row.translated is None:
+            return row
+        shared = self._others.shared_offset(row.group, row.target, row.translated, topic_id)
+        if shared is None or shared.offset >= row.translated:
+            return row
+        start, _ = self._logs.get(row.target, (0, 0))
+        offset = min(max(shared.offset, start), row.translated)
+        flows = ", ".join(self._others.names_of(row.target, topic_id))
+        why = f"{row.target} has records of {flows}, too: the group may not have read those from offset {offset} on"
+        if shared.reason is not None:
+            why = shared.reason.message
+        reason = f"{row.reason}; {why}" if row.reason else why
+        return replace(row, translated=offset, found=FoundBy.CONSERVATIVE, reason=reason)
 
     def write(self, rows: Sequence[GroupEvidence]) -> list[GroupEvidence]:
         """Commit the offsets, read them back, and return the outcomes.
@@ -384,6 +405,7 @@ class Groups:
         if before is not None and before >= row.translated:
             ahead = before > row.translated
             reason = f"its committed offset on {target} is {before}, and it is not rewound" if ahead else ""
+            reason = f"{row.reason}; {reason}" if row.reason and reason else reason or row.reason
             return replace(row, outcome=Outcome.AHEAD if ahead else Outcome.ALREADY_COMMITTED, reason=reason)
         if reason := self._invalid("its translated offset", row, row.translated):
             reason = f"{reason}. {self._what_to_do(row, row.translated)}"

@@ -47,10 +47,12 @@ from mm2.mirror.groups.checkpoint_store import CheckpointStore
 from mm2.mirror.groups.group_offsets import ASSIGNED_SHARE_GROUPS_KEY, GroupOffsets
 from mm2.mirror.groups.group_reasons import GroupReasons, ReasonsByGroup
 from mm2.mirror.groups.group_sync import GroupOffsetSync
+from mm2.mirror.groups.other_flows import OtherFlows
 from mm2.mirror.groups.target_logs import TargetLogs, topic_ids
 from mm2.mirror.groups.translator import TopicIds, Translated, Translator, Untranslated
 from mm2.mirror.policy import ReplicationPolicy
 from mm2.mirror.topics.routing import NO_ROUTE, TopicRoute, topic_route
+from mm2.mirror.topics.selection import names_show_origin
 from mm2.reasons import OffsetReason
 
 log = structlog.get_logger(__name__)
@@ -134,6 +136,8 @@ class MirrorCheckpointTask(SourceTask):
             self._stopping,
         )
         self._translator = self._inputs.translator
+        can_share = not names_show_origin(policy, route)
+        self._others = OtherFlows(clients, self._target_admin, policy, can_share=can_share, groups=self._groups)
         self._group_sync = GroupOffsetSync(
             self._target_admin,
             share_groups,
@@ -141,6 +145,7 @@ class MirrorCheckpointTask(SourceTask):
             policy,
             self._translator,
             self._checkpoints,
+            self._others,
             self._reasons,
             self._recurring,
         )
@@ -371,6 +376,7 @@ class MirrorCheckpointTask(SourceTask):
         for cluster in self._clusters:
             cluster.close()
         self._reasons.close()
+        self._others.stop()
         self._inputs.close()
         self._scheduler.stop(_STOP_TIMEOUT_S)
         close_quietly(self._topic_filter)

@@ -61,10 +61,9 @@ def run(options: Any) -> int:
     plugins = connect_plugins(plugin_props(config, None))
     plugins.limit(plugin_limits(config))
     # As a process for this target does, which runs all flows into it.
-    plans = plan_flows(config, None if named is None else [named.target], plugins)
-    if named is not None:
-        plans = {named: plans[named]}
-    found = [preview(pair, plan, _reverse_props(config, pair)) for pair, plan in plans.items()]
+    every = plan_flows(config, None if named is None else [named.target], plugins)
+    plans = every if named is None else {named: every[named]}
+    found = [preview(pair, plan, _reverse_props(config, pair), every) for pair, plan in plans.items()]
     unread = config.unread_keys()
     disabled = config.disabled_message
     ineffective = config.ineffective_keys({pair.target for pair in plans})

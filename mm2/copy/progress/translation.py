@@ -285,6 +285,11 @@ def holes(ranges: Iterable[tuple[int, int]], first: int, after: int) -> list[tup
     return [*found, (first, after)] if first < after else found
 
 
+def end_of_run(ranges: Iterable[tuple[int, int]], offset: int) -> int:
+    """The first offset from ``offset`` on that is in none of the ranges."""
+    return next((end for start, end in _merged(ranges) if start <= offset < end), offset)
+
+
 def _valid_segments(chunks: Sequence[SegmentChunk], mark: Mark) -> list[Segment]:
     """The valid segments in the order of the target: none after the mark, none that a later segment replaces."""
     valid: list[Segment] = []

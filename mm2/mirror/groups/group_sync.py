@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -18,6 +19,7 @@ from mm2.mirror.common.recurring_errors import RecurringErrors
 from mm2.mirror.groups.checkpoint_store import CheckpointStore, offsets_to_sync
 from mm2.mirror.groups.group_offsets import GROUPS_PER_CALL, GroupOffsets, group_state
 from mm2.mirror.groups.group_reasons import GroupReasons
+from mm2.mirror.groups.other_flows import OtherFlows, SharedOffset
 from mm2.mirror.groups.target_logs import TargetLogs, topic_ids
 from mm2.mirror.groups.translator import TopicIds, Translator
 from mm2.mirror.notes.promotions import promoted
@@ -44,10 +46,12 @@ class GroupOffsetSync:
         policy: ReplicationPolicy,
         translator: Translator,
         checkpoints: CheckpointStore,
+        others: OtherFlows,
         reasons: GroupReasons,
         recurring: RecurringErrors,
     ) -> None:
         self._admin = admin
+        self._others = others
         self._offsets = GroupOffsets(admin, share_groups)
         self._logs = TargetLogs(admin, clients.target_alias)
         self._source_alias = clients.source_alias
@@ -60,12 +64,15 @@ class GroupOffsetSync:
 
     def run(self) -> None:
         """Commit the offsets of all groups. Raises KafkaFailure."""
-        for some in chunks(self._checkpoints.groups(), GROUPS_PER_CALL):
-            self._sync(some)
+        checkpoints = {group: self._checkpoints.of(group) for group in self._checkpoints.groups()}
+        # After the checkpoints: what other flows have written before their offsets is in their ledgers by now.
+        self._others.read(self._translator.ledger)
+        for some in chunks(checkpoints, GROUPS_PER_CALL):
+            self._sync({group: checkpoints[group] for group in some})
         self._reasons.write()
 
-    def _sync(self, groups: list[str]) -> None:
-        checkpoints = {group: self._checkpoints.of(group) for group in groups}
+    def _sync(self, checkpoints: Mapping[str, Mapping[TopicPartition, Checkpoint]]) -> None:
+        groups = list(checkpoints)
         partitions = {partition for found in checkpoints.values() for partition in found}
         ids = topic_ids(self._admin, {partition.topic for partition in partitions})
         current = {partition for partition in partitions if self._checkpoints.refers_to(partition.topic, ids)}
@@ -87,10 +94,29 @@ class GroupOffsetSync:
                 reason = self._not_synced(group, state, present or described[group])
                 self._reasons.not_synced[group] = dict.fromkeys(wanted, reason)
                 continue
+            shared = {
+                tp: found
+                for tp, one in wanted.items()
+                if (found := self._others.shared_offset(group, tp, one.downstream_offset, ids.get(tp.topic) or ""))
+            }
             left_out = {
                 tp: promoted_topics[tp.topic] for tp in checkpoints[group] if tp.topic in promoted_topics
-            } | self._ahead(wanted, present)
-            self._reasons.not_synced[group] = left_out | self._move(group, offsets_to_sync(wanted, present), ends)
+            } | self._ahead(wanted, shared, present)
+            left_out |= {tp: one.reason for tp, one in shared.items() if one.reason is not None and tp not in left_out}
+            offsets = offsets_to_sync(self._placed(wanted, shared), present)
+            self._reasons.not_synced[group] = left_out | self._move(group, offsets, ends)
+
+    def _placed(
+        self, wanted: Mapping[TopicPartition, Checkpoint], shared: Mapping[TopicPartition, SharedOffset]
+    ) -> dict[TopicPartition, Checkpoint]:
+        """The checkpoints, with the offsets of shared partitions, which the log has at least from its start on."""
+        earlier = {tp: one.offset for tp, one in shared.items() if one.offset < wanted[tp].downstream_offset}
+        placed = {tp: one for tp, one in wanted.items() if tp not in earlier}
+        for tp, start in self._logs.starts(earlier).items():
+            if isinstance(start, OffsetInfo):  # else the next run commits it
+                offset = min(max(earlier[tp], start.offset), wanted[tp].downstream_offset)
+                placed[tp] = replace(wanted[tp], downstream_offset=offset)
+        return placed
 
     def _not_synced(self, group: str, state: str, answer: object) -> OffsetReason:
         """The reason why no offset of a group is committed; ``answer`` is a failure if its state or offsets are unknown."""
@@ -100,14 +126,20 @@ class GroupOffsetSync:
         return OffsetReason(OffsetReasonCode.IN_USE, f"the group is in use on {self._target_alias} ({state})")
 
     def _ahead(
-        self, wanted: Mapping[TopicPartition, Checkpoint], present: Mapping[TopicPartition, OffsetAndMetadata]
+        self,
+        wanted: Mapping[TopicPartition, Checkpoint],
+        shared: Collection[TopicPartition],
+        present: Mapping[TopicPartition, OffsetAndMetadata],
     ) -> dict[TopicPartition, OffsetReason]:
+        """Offsets that are later on the target. In a shared partition another flow may have written it: records of this flow count."""
         return {
             tp: OffsetReason(
                 OffsetReasonCode.AHEAD, f"on {self._target_alias} the group is ahead, at {present[tp].offset}"
             )
             for tp, found in wanted.items()
-            if tp in present and present[tp].offset > found.downstream_offset
+            if tp in present
+            and present[tp].offset > found.downstream_offset
+            and (tp not in shared or self._others.has_own(tp, found.downstream_offset, present[tp].offset))
         }
 
     def _move(

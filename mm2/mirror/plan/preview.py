@@ -56,6 +56,7 @@ from mm2.mirror.groups.target_logs import TargetLoss, target_losses
 from mm2.mirror.heartbeat import kept_heartbeats
 from mm2.mirror.notes.ledgers import Ledgers, copied_topics
 from mm2.mirror.plan.required_acls import AclStatus, Names, RequiredAcl, Resource, features, required_acls
+from mm2.mirror.plan.shared_topics import shared_topics
 from mm2.mirror.plan.way_back import way_back
 from mm2.mirror.preserved.leading_gaps import planned_gaps
 from mm2.mirror.preserved.preserved_offsets import PreservedOffsets, denies_writes
@@ -125,15 +126,21 @@ class Preview:
         )
 
 
-def preview(pair: SourceAndTarget, plan: FlowPlan, reverse: Mapping[str, str] | None = None) -> Preview:
+def preview(
+    pair: SourceAndTarget,
+    plan: FlowPlan,
+    reverse: Mapping[str, str] | None = None,
+    plans: Mapping[SourceAndTarget, FlowPlan] | None = None,
+) -> Preview:
     """Preview a flow on its clusters as they are now. A failed request becomes an error or a note, never an exception.
 
-    ``reverse`` are the settings of the source connector of the flow in the opposite direction, if it is enabled.
+    ``reverse`` are the settings of the source connector of the flow in the opposite direction, if it is enabled; ``plans`` are those
+    of all flows of the file into the target.
 
     Raises ConfigException or ConnectError for settings that cannot be used.
     """
     with ExitStack() as stack:
-        return _Previewer(pair, plan, stack, reverse).all()
+        return _Previewer(pair, plan, stack, reverse, plans or {}).all()
 
 
 class _Collected(RecurringErrors):
@@ -150,10 +157,20 @@ class _Collected(RecurringErrors):
 
 class _Previewer:
     def __init__(
-        self, pair: SourceAndTarget, plan: FlowPlan, stack: ExitStack, reverse: Mapping[str, str] | None
+        self,
+        pair: SourceAndTarget,
+        plan: FlowPlan,
+        stack: ExitStack,
+        reverse: Mapping[str, str] | None,
+        plans: Mapping[SourceAndTarget, FlowPlan],
     ) -> None:
         self._pair = pair
         self._reverse = reverse
+        self._others = {
+            other: one.resolved[_name(SOURCE_CONNECTOR)]
+            for other, one in plans.items()
+            if other != pair and other.target == pair.target and one.replicates
+        }
         self._plan = plan
         self._props = plan.resolved[_name(SOURCE_CONNECTOR)]
         self._checkpoints = plan.resolved[_name(CHECKPOINT_CONNECTOR)]
@@ -199,6 +216,7 @@ class _Previewer:
                 self._lost_copies(topics)
                 self._remote_topics(topics, source, target)
                 self._merges(topics, source)
+                self._shared_topics(topics)
                 self._samples({topic: source.partitions[topic] for topic in topics})
                 self._topics_of_producers(topics)
                 self._configs(topics, target)
@@ -475,6 +493,26 @@ class _Previewer:
                 f"Topics {', '.join(several)} of cluster {here} are copied to the same topic {remote} on {alias}: it gets {count} "
                 f"partitions, as the one with the most has, the configs of {several[0]}, and {acls}. Groups continue there at the "
                 "smallest of their positions, so they read some records again. mm2 verify does not compare such topics."
+            )
+
+    def _shared_topics(self, topics: Collection[str]) -> None:
+        """Report remote topics that other flows copy to, too."""
+        admin = self._admins[Side.TARGET]
+        by_flows: dict[str, list[str]] = {}
+        try:
+            shared = shared_topics(self._clients, admin, self._selection, topics, self._others)
+        except KafkaFailure as failure:
+            self._errors.append(
+                f"Whether other flows copy to the same topics is not known, so no group offsets are synced: {failure}"
+            )
+            return
+        for remote, flows in shared.items():
+            by_flows.setdefault(", ".join(sorted(flows)), []).append(remote)
+        for names, remotes in sorted(by_flows.items()):
+            self._notes.append(
+                f"Other flows ({names}) copy to the same topics on {self._pair.target}: {_first_of(sorted(remotes))}. Groups continue there at the "
+                "smallest of their positions, so they read some records again, and those without a checkpoint in one of these flows "
+                "before its first record."
             )
 
     def _topics_of_producers(self, topics: Collection[str]) -> None:

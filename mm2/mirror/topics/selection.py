@@ -76,7 +76,7 @@ class TopicSelection:
     @property
     def names_show_origin(self) -> bool:
         """Whether a name on the target shows the clusters that a topic has passed."""
-        return type(self.policy) is DefaultReplicationPolicy and not self.route
+        return names_show_origin(self.policy, self.route)
 
     def merges(self, topics: Iterable[str]) -> dict[str, tuple[str, ...]]:
         """The remote topics that several of the topics are copied to, each with those topics, sorted."""
@@ -119,6 +119,11 @@ class TopicSelection:
         """Whether the target's `topic` is a remote topic of the source (its checkpoints topic is not)."""
         own = self.policy.checkpoints_topic(self.source_alias)
         return topic != own and self.policy.came_from(self.source_alias, topic)
+
+
+def names_show_origin(policy: ReplicationPolicy, route: TopicRoute) -> bool:
+    """Whether each name on the target shows the clusters that a topic has passed, so that two flows never have the same."""
+    return type(policy) is DefaultReplicationPolicy and not route
 
 
 def merge_refused(topics: Sequence[str], remote: str) -> str:

@@ -463,6 +463,22 @@ def test_without_ledger_and_positions_copying_continues_at_the_end_of_the_target
     assert_same(flow, topic)
 
 
+def test_records_of_others_before_the_start_of_the_source_are_not_continued(flow: Flow) -> None:
+    """Given a trimmed source, and a remote topic whose records end before it begins: nothing shows that the flow has written them."""
+    topic = flow.topic()
+    write(flow.source, topic, numbered(0, 120))
+    delete_before(flow.source, topic, 100)
+    write(flow.target, flow.remote(topic), numbered(0, 30))
+    spec = preserving(flow, topic)
+    with flow.copying(spec, start={}) as job:
+        wait_until(lambda: state(job, topic) == "DIVERGED", detail=job.progress)
+    assert len(read(flow.target, flow.remote(topic))) == 30
+    # With a position in Connect's offsets topic they are the flow's, although the ledger is lost.
+    with flow.copying(spec, start={TopicPartition(topic, 0): 30}) as job:
+        flow.wait_until_copied(job, spec)
+    assert [one.offset for one in read(flow.target, flow.remote(topic))] == [*range(30), *range(100, 120)]
+
+
 def test_repeated_kills_shift_no_offset(flow: Flow) -> None:
     topic = flow.topic(partitions=2)
     spec = preserving(flow, topic, 2)

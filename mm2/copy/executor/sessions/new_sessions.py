@@ -259,7 +259,8 @@ class NewSessions(SessionStarts):
             # Some of the offsets before the first record are not filled yet, or the target has lost them.
             return Wanted(first, is_set=True, is_own=tp not in self._sessions.unproven)
         is_new, is_own = tp in self._sessions.new, tp not in self._sessions.unproven
-        return Wanted(position, is_set=tp in self._sessions.set_by_user, is_new=is_new, is_own=is_own)
+        is_set, committed = tp in self._sessions.set_by_user, self._sessions.committed.get(tp, 0)
+        return Wanted(position, is_set=is_set, is_new=is_new, is_own=is_own, committed=committed)
 
     async def _check_moved(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Where copying continues at positions that are not those of the ledger; the source offsets that they leave out are kept for

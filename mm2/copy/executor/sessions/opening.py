@@ -108,7 +108,7 @@ class Opening:
         tp, entry = cursor.partition, start.entry
         if entry is None:
             self._sessions.new.add(tp)
-            self._sessions.unproven.add(tp)
+            self._add_unproven(tp, start.committed)
             if start.committed is None and start.position is not None:
                 ways.named[tp] = start.position
             else:
@@ -132,7 +132,7 @@ class Opening:
             cursor.fail(PartitionState.RECREATED, reason)
         elif cursor.is_preserved and not entry.is_preserved:
             ways.positions[tp] = start.position  # it was copied without offset preservation
-            self._sessions.unproven.add(tp)
+            self._add_unproven(tp, start.position)
         elif self._sessions.has_former_topic(entry) or entry.session is None or self._spec.ledger_topic is None:
             ways.positions[tp] = start.position
         elif start.clean and self._sessions.is_to_end(entry) and entry.shared_until < 0:
@@ -141,6 +141,11 @@ class Opening:
             ways.clean.append((cursor, entry))
         else:
             ways.asking.append((cursor, entry))
+
+    def _add_unproven(self, partition: TopicPartition, committed: int | None) -> None:
+        self._sessions.unproven.add(partition)
+        if committed is not None:
+            self._sessions.committed[partition] = committed
 
     async def _begin_certainly(self, topic: str, starts: Mapping[TopicPartition, Start]) -> None:
         """Start partitions whose remote topic has another id in the metadata than in the ledger: one response may be

@@ -2,7 +2,8 @@
 
 Everything before it is there. Where nothing has been written yet, it is the start of the source log, or the configured
 position, and the target offsets before it are filled. A remote partition with other content is not written to: unless the
-ledger shows that this flow has written it in this mode, all its records are compared with those of the source.
+ledger shows that this flow has written it in this mode, all its records are compared with those of the source, and records that cannot
+be compared are not the flow's.
 """
 
 from __future__ import annotations
@@ -73,13 +74,15 @@ class Wanted(NamedTuple):
 
     ``is_set``: a user has set it. It also counts if it is after the end of the target: records before it, which the source
     may have lost, are not to be copied. ``is_new``: nothing has been copied, so the target may have markers and deleted
-    fillers only. ``is_own``: the ledger shows that this flow has written what the target has, in this mode.
+    fillers only. ``is_own``: the ledger shows that this flow has written what the target has, in this mode. ``committed``: all before this
+    position was copied, by Connect's offsets topic or `mm2 failback` (0: nothing is known).
     """
 
     position: int | None = None
     is_set: bool = False
     is_new: bool = False
     is_own: bool = False
+    committed: int = 0
 
 
 def start_at(ends: PartitionEnds, wanted: Wanted, remote: str, source: str) -> PreservedStart:
@@ -182,6 +185,10 @@ class PreservedStarts:
         at = max(ends.source_start, ends.target_start)
         if self._is_changed and not wanted.is_own:
             start = start._replace(is_uncompared=ends.target_start < ends.target_end)
+        elif not (wanted.is_own or start.refusal) and self._is_of_others(target, ends, wanted.committed):
+            remote, source = self._names(tp, target)
+            why = f"{remote} has records before offset {ends.source_start}, where {source} starts, and none that both have"
+            return PreservedStart(refusal=f"{why}: nothing shows that they were copied from there")
         if wanted.is_own or self._is_changed or start.refusal or at >= first:
             return self._compared(tp, target, ends, start, first)
         ids = self._topic_id(self._source_cluster, tp), self._topic_id(self._target_cluster, target)
@@ -214,6 +221,22 @@ class PreservedStarts:
         if offset is None:
             return start
         return PreservedStart(refusal=f"{remote} has another record at offset {offset} than {source}")
+
+    def _is_of_others(self, target: TopicPartition, ends: PartitionEnds, committed: int) -> bool:
+        """Whether the target has records, and nothing shows that they are the flow's: they lie before the start of the source log, so that
+        there is nothing to compare them with. ``committed`` as in `Wanted`.
+        """
+        until = min(ends.source_start, ends.target_end)
+        if ends.target_start >= until or committed >= ends.target_end:
+            return False
+        return not self._has_record(target, until, ends.target_end) and self._has_record(
+            target, ends.target_start, until
+        )
+
+    def _has_record(self, target: TopicPartition, first: int, end: int) -> bool:
+        """Whether the target has a record at these offsets. Raises KafkaFailure."""
+        steps = range(first, end, _AT_ONCE)
+        return any(self._target.records_at(target, at, min(end, at + _AT_ONCE)).values for at in steps)
 
     @staticmethod
     def _topic_id(cluster: Cluster, partition: TopicPartition) -> str:

@@ -33,7 +33,8 @@ class SessionTable:
     depend on one. ``marks`` are those of the ledger, of partitions whose position was not moved since. ``ending`` are
     those that are being replaced. Of partitions with preserved offsets, before they are opened, ``new`` are those without an
     entry in the ledger, ``unproven`` those of which it does not show that this flow has written the target in this mode, and
-    ``set_by_user`` those whose position a user has set. ``leading_gaps`` has the source offsets before which their gaps are no loss,
+    ``set_by_user`` those whose position a user has set; ``committed`` are positions of unproven ones. ``leading_gaps`` has the source
+    offsets before which their gaps are no loss,
     because copying began there. ``unsettled`` are those on which requests of a session that ends may be unanswered.
     ``moved_from`` has the ledger's entries of partitions whose position is another one, until they are opened, and ``passed_over``
     the source offsets that a later position leaves out, with the reasons.
@@ -48,6 +49,7 @@ class SessionTable:
         self.new: set[TopicPartition] = set()
         self.unproven: set[TopicPartition] = set()
         self.set_by_user: set[TopicPartition] = set()
+        self.committed: dict[TopicPartition, int] = {}
         self.leading_gaps: dict[TopicPartition, int] = {}
         self.unsettled: set[TopicPartition] = set()
         self.moved_from: dict[TopicPartition, LedgerEntry] = {}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mm2.copy.progress.ledger import Ledger, chunk_record, chunk_tombstone, entry_record
 from mm2.copy.progress.segments import CHUNK_SIZE, Cut, Gap, Segment, SegmentChunk, Trail
 from mm2.copy.progress.session import LedgerEntry, Mark, Session
-from mm2.copy.progress.translation import TranslatedOffset, Translation
+from mm2.copy.progress.translation import TranslatedOffset, Translation, end_of_run
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
 
 TP = TopicPartition("t", 0)
@@ -380,3 +380,10 @@ def test_with_known_offsets_no_record_is_skipped_or_read_again(steps: list[tuple
             model.commit()
             model.cut_target(len(model.target) - number)
         model.check()
+
+
+@pytest.mark.parametrize(
+    ("offset", "end"), [(0, 0), (5, 20), (12, 20), (20, 20), (30, 40), (39, 40), (40, 40), (50, 50)]
+)
+def test_a_run_ends_at_the_first_offset_that_is_in_no_range(offset: int, end: int) -> None:
+    assert end_of_run([(30, 40), (5, 10), (10, 20)], offset) == end

@@ -394,9 +394,9 @@ def test_with_preserved_offsets_changed_records_are_compared_when_they_are_read_
         (Start(62, 62, PRESERVED.replace(session=None), moved=True), (3, 55), 62),
         (Start(50, 50, PRESERVED.replace(session=None), moved=True), (3, 55), 55),
         (Start(None), (55, 55), 60),
-        (Start(None), (3, 55), 55),
+        (Start(55, 55), (3, 55), 55),
     ],
-    ids=["reset", "reset-back", "new", "new-with-records"],
+    ids=["reset", "reset-back", "new", "new-with-a-position"],
 )
 def test_with_preserved_offsets_a_reset_and_a_trimmed_source_begin_after_the_end_of_the_target(
     start: Start, ends: tuple[int, int], first: int
