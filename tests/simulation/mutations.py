@@ -152,6 +152,8 @@ def _depth_whatever_age(self: Outbox, _remembered_ms: float) -> bool:
 
 
 def _sent_again(self: ProgressLookUps, outbox: Outbox) -> None:
+    # Otherwise the sink would ask for a look-up again at once, for ever.
+    outbox.is_unverified, outbox.is_cut_off, outbox.verified_epoch = False, False, None
     self._handle(self._outcomes.retry(outbox, outbox.look_up_cause))
 
 
