@@ -146,8 +146,6 @@ class NewSessions(SessionStarts):
         mark = cursor.window.mark
         self._log.info("a new copy session begins", partition=str(cursor.partition), position=mark.source)
         self._sessions.replace(cursor.partition, mark, is_preserved=cursor.is_preserved)
-        if cursor.is_preserved:
-            self._sessions.unsettled.add(cursor.partition)
         # At once: a dead letter that is acknowledged meanwhile must not end the session again.
         cursor.begin(mark)
         cursor.outbox.queue.clear()

@@ -113,6 +113,8 @@ class SessionTable:
 
         Where offsets are preserved, the next session starts where the target ends.
         """
+        if is_preserved:
+            self.unsettled.add(partition)
         session = self.current.get(partition)
         if session is not None:
             ended = EndedSession(session.producer, session.start, session.rules, mark)
