@@ -78,6 +78,15 @@ def test_a_pause_with_an_unreadable_value_is_still_a_pause() -> None:
     assert ledger.pauses() == {("t", None): Pause("", 0), ("u", None): Pause("", 0)}
 
 
+@pytest.mark.parametrize("since_ms", [2**63 - 1, -(2**63), 253_402_300_800_000])
+def test_a_pause_at_a_time_that_no_calendar_has_can_be_shown(since_ms: int) -> None:
+    """Another client has written it: each status of the flow contains it."""
+    ledger = Ledger()
+    record = pause_record("t", None, Pause("ann", since_ms))
+    ledger.apply(record.key, record.value)
+    assert str(ledger.pauses()["t", None]) == f"paused by ann at {since_ms} ms"
+
+
 def test_the_verified_offset_is_stored_beside_the_entry() -> None:
     ledger, place = Ledger(), TopicPartition("ä", 3)
     assert ledger.verified(place) is None
