@@ -359,6 +359,15 @@ def test_no_record_of_another_client_prevents_reading_the_ledger(value: bytes) -
     assert ledger.pauses().keys() <= {("u", None), ("t", 5)}
 
 
+def test_half_a_surrogate_pair_of_another_client_is_not_in_metrics_and_pages() -> None:
+    """Neither the text format of Prometheus nor the messages of the dashboard can contain it: both failed as a whole."""
+    ledger = Ledger()
+    ledger.apply(b'{"group":"\\ud800g"}', b'{"reasons":{"t":{"0":"\\udfff"}}}')
+    ledger.apply(b'{"note":["limit","groups"]}', b'{"message":"\\ud83d\\ude00\\ud83d"}')
+    assert ledger.group_reasons() == {"?g": {TopicPartition("t", 0): OffsetReason(OffsetReasonCode.OTHER, "?")}}
+    assert ledger.notes("limit") == {("groups",): {"message": "\U0001f600?"}}
+
+
 @pytest.mark.parametrize(
     "value", [b'{"first":0,"offset":"x","checked":1,"at_ms":1}', b'{"first":0,"offset":null,"checked":1,"at_ms":1}']
 )
