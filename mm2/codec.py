@@ -93,10 +93,14 @@ def json_bytes(value: Any, errors: str = "strict") -> bytes:
 
 def read_json(data: bytes | str) -> Any:
     """JSON that any client may have written. Raises ValueError, also for nesting that is too deep, and for numbers that are not finite or
-    have more than 64 bits.
+    have more than 64 bits. "?" replaces half a surrogate pair, which metrics and pages cannot contain.
     """
+    text = data if isinstance(data, str) else data.decode()
     try:
-        return _DECODER.decode(data if isinstance(data, str) else data.decode("utf-8", "surrogatepass"))
+        found = _DECODER.decode(text)
+        if "\\u" in text:
+            found = _DECODER.decode(json_bytes(found, errors="replace").decode())
+        return found
     except RecursionError as error:
         message = "JSON is nested too deeply"
         raise ValueError(message) from error

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
 
@@ -77,6 +78,14 @@ class Statement:
 def counted(count: int, thing: str) -> str:
     """``1 record``, ``1,200 records``, ``2 properties``."""
     return f"{count:,} {thing if count == 1 else f'{thing}s'.replace('tys', 'ties')}"
+
+
+def utc_time(at_ms: int, form: str = "%Y-%m-%d %H:%M:%S UTC") -> str:
+    """A time as text; as a number if no calendar has it: other clients write times, too."""
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, UTC).strftime(form)
+    except (ValueError, OverflowError, OSError):
+        return f"{at_ms} ms"
 
 
 _LOGS: Final = (Evidence.SOURCE_LOGS, Evidence.LEDGER, Evidence.TARGET_LOGS)

@@ -45,6 +45,7 @@ from mm2.mirror.common.syncs_topic import EMIT_SYNCS_KEY
 from mm2.mirror.groups.checkpoint_inputs import ledgers_of
 from mm2.mirror.groups.group_offsets import ASSIGNED_SHARE_GROUPS_KEY, GROUPS_PER_CALL, SHARE, GroupOffsets, group_state
 from mm2.mirror.groups.translator import Translator
+from mm2.mirror.topics.topic_limits import left_out_record
 
 log = structlog.get_logger(__name__)
 
@@ -92,6 +93,8 @@ class MirrorCheckpointConnector(MirrorConnector):
         self._calm = Calm()
         self._calm_until = 0.0
         self._reader: KafkaBasedLog | None = None
+        self._left_out = ""  # which groups do not fit into the task configurations
+        self._noted: str | None = None  # what the ledger has of it; None: unknown
         self._has_buried = False  # whether the remains of groups that were deleted before the start have been removed
 
     def task_class(self) -> type[Task]:
@@ -114,6 +117,8 @@ class MirrorCheckpointConnector(MirrorConnector):
         if refresh_s < 0:
             scheduler.once("Loading groups", refresh)
         scheduler.every(refresh_s, "Refreshing groups", refresh)
+        note = self._reaching(self._note_left_out, self._target_admin)
+        scheduler.every(LOOK_S, "Noting groups that are left out", note, delay_s=LOOK_S)
         if refresh_s > LOOK_S:
             look = self._reaching(self._look, self._source_admin)
             scheduler.every(LOOK_S, "Looking for new groups", look, delay_s=LOOK_S)
@@ -219,6 +224,17 @@ class MirrorCheckpointConnector(MirrorConnector):
                 self._write(ledger, [group_record(group, {}) for group in sorted(dead)])
         self._has_buried = True
 
+    def _note_left_out(self) -> None:
+        """Write to the ledger which groups are left out: mm2 status and mm2 groups report it. The first time also that none is."""
+        message = self._left_out
+        if message == self._noted:
+            return
+        ledgers = ledgers_of(self._clients, Side.TARGET, self._target_admin)
+        for ledger in ledgers:
+            self._write(ledger, [left_out_record(message)])
+        if ledgers or not message:
+            self._noted = message
+
     def _left_behind(self, existing: Collection[str]) -> set[tuple[str, str, int]]:
         """Checkpoint keys of groups that are not in `existing` and that this connector's group filter selects."""
         left: set[tuple[str, str, int]] = set()
@@ -277,16 +293,17 @@ class MirrorCheckpointConnector(MirrorConnector):
         """Those whose ids fit into the task configurations, each of which is one record. Java publishes none if they do not fit."""
         room = _CONFIG_BYTES - len(json.dumps(dict(self._props)))
         kept = fitting(groups, max_tasks, room)
-        if kept.keys() == groups.keys():
+        left = sorted(groups.keys() - kept.keys(), key=len)
+        if not left:
+            self._left_out = ""
             self._recurring.resolve(_TOO_LONG)
             return kept
-        left = sorted(groups.keys() - kept.keys(), key=len)
-        self._recurring.report(
-            _TOO_LONG,
+        self._left_out = (
             f"{counted(len(left), 'consumer group')} of {len(groups):,} get no checkpoints, since the configuration of a task holds {room:,} bytes "
             f"of group ids; the longest id is {left[-1][:_SHOWN_ID]}... ({len(left[-1]):,} characters). Exclude these groups with "
-            "groups.exclude, or increase tasks.max",
+            "groups.exclude, or increase tasks.max"
         )
+        self._recurring.report(_TOO_LONG, self._left_out)
         return kept
 
     def validate(self, props: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -23,7 +23,7 @@ from mm2.mirror.common.clients import Side
 from mm2.mirror.notes.kept_records import kept_count
 from mm2.mirror.notes.preparation import preparations
 from mm2.mirror.notes.source_answers import SourceAnswers, source_answers
-from mm2.mirror.topics.topic_limits import over_limit_message
+from mm2.mirror.topics.topic_limits import left_out_groups, over_limit_message
 from mm2.observer.flow_state import ON_ITS_WAY, FlowInputs, state_of, summary_of
 from mm2.observer.groups import GroupViews
 from mm2.observer.partition_inputs import PartitionInputs
@@ -314,8 +314,8 @@ class FlowObserver:
                 troubles.append(f"{unknown}: only what this process has copied is known")
         elif missing := inputs.source.missing:
             unknown = str(missing[min(missing)])
-        if ledger is not None and (over_limit := over_limit_message(ledger)):
-            troubles.append(over_limit)
+        if ledger is not None:
+            troubles += filter(None, (over_limit_message(ledger), left_out_groups(ledger)))
         if work.absent and work.absent != work.idle_reason:
             troubles.append(work.absent)
         if unlisted := self._unlisted_topics(now_s):

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Final
 
 from mm2.copy.causes import shortened
 from mm2.copy.progress.segments import RESET
 from mm2.copy.states import HEALTHY, PartitionState
-from mm2.evidence import IDLE, LAG, LOOKED_AT, NO_LAG, NOT_COPIED_BACK, READ, RISK, UNCOMPARED, Evidence, counted
+from mm2.evidence import IDLE, LAG, LOOKED_AT, NO_LAG, NOT_COPIED_BACK, READ, RISK, UNCOMPARED, Evidence, counted, utc_time
 from mm2.observer.partitions import Partitions
 from mm2.observer.views import EvidenceView, FlowState, FlowView, LossView, Risk
 from mm2.observer.work import Work
@@ -162,7 +161,7 @@ def _lost(losses: Sequence[LossView], source: str) -> str:
         "truncated": f"truncated on {source} after they were copied",
         RESET: "left out because the position was set to a later offset",
     }.get(newest.reason, newest.reason)
-    found = datetime.fromtimestamp(newest.found_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    found = utc_time(newest.found_ms, "%Y-%m-%d %H:%M UTC")
     if len(losses) > 1:
         offsets = sum(one.last - one.first + 1 for one in losses)
         partitions = len({(one.topic, one.partition) for one in losses})
@@ -198,7 +197,7 @@ def _differs(inputs: FlowInputs) -> str:
 def _silent(cluster: str, since_ms: int | None) -> str:
     if since_ms is None:
         return f"{cluster} does not answer."
-    return f"{cluster} has not answered since {datetime.fromtimestamp(since_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC."
+    return f"{cluster} has not answered since {utc_time(since_ms)}."
 
 
 def _loss(inputs: FlowInputs) -> str:
@@ -249,7 +248,7 @@ def duration(seconds: float) -> str:
 
 
 def _clock(at_ms: int) -> str:
-    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%H:%M:%S} UTC"
+    return utc_time(at_ms, "%H:%M:%S UTC")
 
 
 def _unended(sentence: str) -> str:

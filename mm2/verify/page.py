@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Final
 
-from mm2.evidence import VERIFIED_PAGE
-from mm2.verify.report import PartitionReport, Verdict, VerifyReport, moment
+from mm2.evidence import VERIFIED_PAGE, utc_time
+from mm2.verify.report import PartitionReport, Verdict, VerifyReport
 
 _VERDICT_TEXTS: Final = {
     Verdict.EQUAL: VERIFIED_PAGE(),
@@ -46,7 +46,7 @@ td.n, th.n { text-align: right; }
 def page(report: VerifyReport) -> str:
     """The HTML of a report. All text from a cluster is escaped."""
     facts = {
-        "Began": f"{moment(report.began_ms)}, took {report.seconds:,.1f} s",
+        "Began": f"{utc_time(report.began_ms)}, took {report.seconds:,.1f} s",
         "Records found on both sides": f"{report.records:,}",
         "Bytes read from both sides": f"{report.bytes:,}",
         "Range": "everything" if report.is_everything else "as requested, see the offsets",

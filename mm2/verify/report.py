@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Self
 
 from mm2.codec import written_as
 from mm2.copy.progress.ledger import Verified
+from mm2.evidence import utc_time
 from mm2.kafka.structs import TopicPartition
 from mm2.verify.comparing.findings import Difference, Findings
 from mm2.verify.planning import Certainty, PartitionPlan
@@ -201,12 +201,7 @@ class VerifyReport:
     @property
     def began(self) -> str:
         """When it began, as text."""
-        return moment(self.began_ms)
-
-
-def moment(at_ms: int) -> str:
-    """A time as text."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        return utc_time(self.began_ms)
 
 
 def _sum(counts: Any) -> dict[str, int]:

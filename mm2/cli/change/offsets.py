@@ -24,6 +24,7 @@ from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.config.providers import ConfigTransformer
 from mm2.connect.stores.config_state import TargetState
 from mm2.connect.stores.offset_survey import KeptOffset, configured_connectors, kept_offsets, matching, remove
+from mm2.evidence import utc_time
 from mm2.kafka.admin import Admin
 from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
@@ -337,4 +338,4 @@ def _compact(value: object) -> str:
 
 
 def _time(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC") if at_ms >= 0 else "-"
+    return utc_time(at_ms) if at_ms >= 0 else "-"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
 from mm2.cli.common.flow import (
@@ -21,7 +20,7 @@ from mm2.cli.common.output import is_wide, write_document
 from mm2.cli.common.tables import ALL_ROWS, COLLAPSED_ABOVE, MOST_ROWS, TableRow, number, short_table, table
 from mm2.config.mirrormaker import SourceAndTarget
 from mm2.copy.states import PartitionState
-from mm2.evidence import LEFT, MISSING_ZERO, counted
+from mm2.evidence import LEFT, MISSING_ZERO, counted, utc_time
 from mm2.failover.evidence import (
     DONE,
     FailoverReport,
@@ -333,4 +332,4 @@ def _range(first: int, end: int | None) -> str:
 
 
 def _time(at_ms: int | None) -> str:
-    return "-" if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return "-" if at_ms is None else utc_time(at_ms)

@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
 from mm2.cli.common.flow import EXIT_ERROR, EXIT_NOT_WELL, EXIT_WELL, CommandError, ConfiguredFlow, add_flow
@@ -20,7 +19,7 @@ from mm2.cli.common.verbs import examples
 from mm2.copy.progress.ledger import Ledger
 from mm2.copy.progress.segments import INTENDED, Gap
 from mm2.copy.progress.session import LedgerEntry
-from mm2.evidence import GAPS, NO_GAP, counted
+from mm2.evidence import GAPS, NO_GAP, counted, utc_time
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.common.clients import Side
@@ -189,7 +188,7 @@ def write_gaps(
         if partition.entry.lost_before:
             out.write(f"{partition.entry.source}  {number(partition.entry.lost_before)} lost ranges before these\n")
         out.writelines(
-            f"{partition.entry.source}  found at {_time(lost.at_ms)}: {_range(Gap(lost.first, lost.after, ''))} "
+            f"{partition.entry.source}  found at {utc_time(lost.at_ms)}: {_range(Gap(lost.first, lost.after, ''))} "
             f"{lost.reason}\n"
             for lost in partition.entry.lost
         )
@@ -212,7 +211,7 @@ def write_gaps(
             "target": flow.pair.target,
             "partitions": counted(len(unread), "partition"),
             "why": why,
-            "at": _time(at_ms),
+            "at": utc_time(at_ms),
         }
         reasons = GAPS(is_known=not unread, reasons=reasons, **values)
     out.write(f"{counted(len(partitions), 'partition')} of {flow.pair}: {reasons}\n")
@@ -228,7 +227,3 @@ def _ranges(gaps: list[Gap], count: int) -> str:
 
 def _range(gap: Gap) -> str:
     return str(gap.first) if gap.after == gap.first + 1 else f"{gap.first}-{gap.after - 1}"
-
-
-def _time(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -27,6 +27,7 @@ from mm2.kafka.errors import BrokerFailure
 from mm2.mirror.client import MirrorClient
 from mm2.mirror.common.clients import ClientKind, MirrorClients, Side
 from mm2.mirror.common.discovery import vanished
+from mm2.mirror.topics.topic_limits import left_out_groups
 from mm2.observer.flow_state import looked_at
 from mm2.observer.groups import if_moved
 from mm2.observer.observer import observe_once
@@ -44,7 +45,8 @@ def add(verbs: Any) -> None:
         "committed offset on the target, with the lag on both clusters, and what the group would do if its consumers moved to the "
         "target now, without mm2 failover. Then the offsets that have no checkpoint (partitions of the source), or that "
         "sync.group.offsets.enabled does not write (partitions of the target), each with the reason that the "
-        "tasks reported last. Exit code: 0 there are no reasons, 1 there are some, or the given group is unknown, 2 "
+        "tasks reported last, and how many groups are left out because their ids are too long. Exit code: 0 there are no reasons, 1 there "
+        "are some, or groups are left out, or the given group is unknown, 2 "
         "the command failed, or not all offsets could be read for another reason than a source that does not answer.",
         epilog=examples(
             ("all groups", "mm2 groups mm2.properties 'A->B'"),
@@ -60,9 +62,11 @@ def add(verbs: Any) -> None:
 def run(options: Any) -> int:
     """Run the command; returns the exit code. Raises CommandError, ConfigException or KafkaFailure."""
     flow = ConfiguredFlow.of(options.config, options.flow)
+    ledger = flow.ledger()
+    left_out = left_out_groups(ledger)
     rows = [
         (group, partition, reason)
-        for group, reasons in sorted(flow.ledger().group_reasons().items())
+        for group, reasons in sorted(ledger.group_reasons().items())
         if options.group in {None, group}
         for partition, reason in sorted(reasons.items())
     ]
@@ -88,6 +92,7 @@ def run(options: Any) -> int:
             "offsets": listed,
             "groups": groups,
             "groups_error": view.groups_error or None,
+            "left_out": left_out or None,
             "evidence": [one for one in view.evidence if one.what in NO_GROUP_REASON.evidence],
         }
         write_document(options, document)
@@ -96,8 +101,10 @@ def run(options: Any) -> int:
         if rows:
             cells = [(group, str(partition), reason.message) for group, partition, reason in rows]
             table(sys.stdout, ("GROUP", "PARTITION", "REASON"), cells, left=2)
-        elif not is_unknown and not view.groups_error:
+        elif not is_unknown and not view.groups_error and not left_out:
             sys.stdout.write(f"{flow.pair}: {NO_GROUP_REASON()}\n")
+    if left_out:
+        sys.stderr.write(f"mm2: {flow.pair}: {left_out}.\n")
     if view.source_error:
         sys.stderr.write(f"mm2: {flow.pair}: {view.source_error}\n")
     if view.groups_error:
@@ -108,7 +115,7 @@ def run(options: Any) -> int:
             f"mm2: {flow.pair} has no checkpoint of {options.group} and reports no reason: the group is not selected (groups, groups.exclude), has "
             "committed no offsets of replicated topics, or does not exist.\n"
         )
-    return EXIT_NOT_WELL if rows or is_unknown else EXIT_WELL
+    return EXIT_NOT_WELL if rows or is_unknown or left_out else EXIT_WELL
 
 
 def _is_synced(config: MirrorMakerConfig, options: Any) -> bool:

@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
 from rich.console import Console, Group
@@ -47,6 +46,7 @@ from mm2.cli.common.verbs import examples, seconds
 from mm2.config.definitions.java_regex import JavaPattern
 from mm2.copy.causes import Cause, StoppedPartition, alike, cause_of, sentences_of, shortened
 from mm2.copy.states import HEALTHY, PartitionState
+from mm2.evidence import utc_time
 from mm2.kafka.structs import TopicPartition
 from mm2.observer.flow_state import looked_at
 from mm2.observer.observer import observe_once
@@ -197,7 +197,7 @@ def _watch(ask: Callable[[], Snapshot], options: Any) -> int:
 
 def _coloured(snapshot: Snapshot, options: Any) -> Group:
     """The status for a terminal of any width: sentences are wrapped, and rows of tables cut off."""
-    blocks = [_Block(f"{_time(snapshot.at_ms)}\n"), *_blocks(snapshot, options)]
+    blocks = [_Block(f"{utc_time(snapshot.at_ms)}\n"), *_blocks(snapshot, options)]
     texts = []
     for block in blocks:
         text = coloured(visible(block.text)).removesuffix("\n")
@@ -291,7 +291,7 @@ def _messages(flow: FlowView, *, wide: bool) -> list[str]:
 
 
 def _message(flow: str, what: str, cause: Cause) -> str:
-    since = f" since {_time(cause.since_ms)}" if cause.since_ms is not None else ""
+    since = f" since {utc_time(cause.since_ms)}" if cause.since_ms is not None else ""
     state = f"{cause.state}{since}: " if cause.state else ""
     return f"{flow}  {what}  {state}{shortened(cause.reason)}\n"
 
@@ -400,7 +400,3 @@ def _seconds(seconds: float | None) -> str:
 
 def _whole(value: float | None) -> str:
     return number(None if value is None else int(value))
-
-
-def _time(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

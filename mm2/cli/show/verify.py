@@ -30,7 +30,7 @@ from mm2.config.mirrormaker import MirrorMakerConfig
 from mm2.connect.api import ConnectError
 from mm2.copy.driver.jvm import SparkUnavailable
 from mm2.copy.spec import ChangesSpec
-from mm2.evidence import VERIFIED, counted
+from mm2.evidence import VERIFIED, counted, utc_time
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import TopicPartition
 from mm2.mirror.source.record_changes import changes_spec
@@ -38,7 +38,7 @@ from mm2.mirror.source.start_from import parse_start_from
 from mm2.verify.driver import Verifier
 from mm2.verify.page import page
 from mm2.verify.planning import NotInFlow, VerifyRequest
-from mm2.verify.report import PartitionReport, Verdict, VerifyReport, moment
+from mm2.verify.report import PartitionReport, Verdict, VerifyReport
 from mm2.verify.verification import Progress, Verification
 
 _CODES: Final = {
@@ -304,7 +304,7 @@ def write_report(out: TextIO, report: VerifyReport, *, brief: bool = False) -> N
         out.write(f"Differences may be due to this: {report.not_repeatable}.\n")
     took = max(report.seconds, 0.001)
     out.write(
-        f"{report.flow} at {moment(report.ended_ms)}: {VERIFIED(is_known=report.has_compared, verdict=report.verdict)}. {number(report.records)} records of "
+        f"{report.flow} at {utc_time(report.ended_ms)}: {VERIFIED(is_known=report.has_compared, verdict=report.verdict)}. {number(report.records)} records of "
         f"{counted(len(report.partitions), 'partition')} are on both sides"
         f"{_listed(', they differ in ', report.counts)}{_listed('; explained: ', report.explained)}. "
         f"{report.bytes / 1e6:,.1f} MB read in {took:,.1f} s.\n"

@@ -254,8 +254,13 @@ class StatusFold:
 
 def _status(key: str | ConnectorTaskId, value: Any) -> Status:
     # Workers before 4.0 write no version.
-    trace, version = (None if (text := value.get(name)) is None else str(text) for name in ("trace", "version"))
-    return Status(key, State(value["state"]), str(value["worker_id"]), int(value["generation"]), trace, version)
+    trace, version = (None if (text := value.get(name)) is None else _text(text) for name in ("trace", "version"))
+    return Status(key, State(value["state"]), _text(value["worker_id"]), int(value["generation"]), trace, version)
+
+
+def _text(value: Any) -> str:
+    """A text that metrics and pages can contain, without half a surrogate pair."""
+    return str(value).encode(errors="replace").decode()
 
 
 class StatusStore(ABC):

@@ -27,7 +27,6 @@ import threading
 import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -37,6 +36,7 @@ from mm2.codec import decode, json_bytes, read_json
 from mm2.config.keys.mirror_keys import default_group
 from mm2.copy.progress.segments import CHUNKS_KEPT, Segment, SegmentChunk, UnwrittenChunks
 from mm2.copy.progress.session import Lease, LedgerEntry, Start, WrittenPosition, lease_of, start_of, written_start
+from mm2.evidence import utc_time
 from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.readers.log import KafkaBasedLog, LogRecord, in_log
 from mm2.kafka.records.record import Record
@@ -151,8 +151,7 @@ class Pause(NamedTuple):
     reason: str = ""
 
     def __str__(self) -> str:
-        since = datetime.fromtimestamp(self.since_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        return f"paused by {self.by} at {since}" + (f": {self.reason}" if self.reason else "")
+        return f"paused by {self.by} at {utc_time(self.since_ms)}" + (f": {self.reason}" if self.reason else "")
 
 
 Pauses = Mapping[tuple[str, int | None], Pause]

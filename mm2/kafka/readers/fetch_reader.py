@@ -22,7 +22,7 @@ from mm2.kafka.backoff import Backoff
 from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.client.connection import Connection
 from mm2.kafka.error_codes import ErrorCode
-from mm2.kafka.errors import BrokerFailure, KafkaFailure, TimeoutFailure
+from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure, TimeoutFailure
 from mm2.kafka.structs import Metadata, PartitionInfo, TopicInfo, TopicPartition, topic_id_bytes
 from mm2.kafka.wire import fetch
 from mm2.kafka.wire.fetch import Fetched, FetchSession, Position
@@ -129,11 +129,16 @@ class LeaderConnection:
         After a TimeoutFailure that leaves the connection open, the request is still in flight.
         """
         frame = self.connection.receive_frame(buffer, timeout_s=timeout_s)
-        self.requested = ()
+        requested, self.requested = frozenset(self.requested), ()
         answered = INT32.unpack_from(frame)[0] if len(frame) >= INT32.size else None
         if answered != self._correlation_id:
             raise self.connection.out_of_turn(answered, self._correlation_id)
-        return self._session.response(self._version, frame), len(frame)
+        found = self._session.response(self._version, frame)
+        if any(one.topic_partition not in requested for one in found):
+            self.connection.close()
+            message = f"The {self.connection.who} answered a Fetch request for other partitions"
+            raise CorruptBatch(message)
+        return found, len(frame)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
-"""Limits of what a source may cause on the target, and the note in the flow's ledger about topics that exceed them.
+"""Limits of what a source may cause on the target, and the notes in the flow's ledger about topics and groups that exceed them.
 
-The note makes them visible wherever the flow is observed, not only in the log of the process that runs its connector.
+The notes make them visible wherever the flow is observed, not only in the log of the process that runs its connector.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from mm2.config.configdef import AbstractConfig
 from mm2.config.keys.mirror_keys import REMOTE_PARTITIONS_KEY, REMOTE_TOPIC_PARTITIONS_KEY
 from mm2.copy.progress.ledger import Ledger, note_record
 from mm2.kafka.errors import KafkaFailure
+from mm2.kafka.records.record import Record
 from mm2.mirror.common.recurring_errors import RecurringErrors
 from mm2.mirror.notes.ledgers import Ledgers
 
 _NOTE: Final = "limit"
 _NAME: Final = ("topics",)
+_GROUPS: Final = ("groups",)
 #: A note stays small, however many topics a source has.
 _NAMED_TOPICS: Final = 5
 
@@ -60,6 +62,16 @@ class RemoteTopicsLimits:
 def over_limit_message(ledger: Ledger) -> str:
     """Which topics exceed a limit, as the ledger has it; "" if none does."""
     return _message(ledger.notes(_NOTE).get(_NAME))
+
+
+def left_out_groups(ledger: Ledger) -> str:
+    """Which groups get no checkpoints because of the length of their ids, as the ledger has it; "" if all do."""
+    return _message(ledger.notes(_NOTE).get(_GROUPS))
+
+
+def left_out_record(message: str) -> Record:
+    """The note that `left_out_groups` reads."""
+    return note_record(_NOTE, _GROUPS, {"message": message} if message else None)
 
 
 def _message(note: Mapping[str, Any] | None) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import Final
+
+from mm2.evidence import utc_time
 
 UNKNOWN: Final = "–"  # noqa: RUF001 - the dash of a table
 RANGE: Final = UNKNOWN
@@ -75,12 +76,12 @@ def seconds(value: float | None) -> str:
 
 def clock(at_ms: int | None) -> str:
     """The time of day in UTC, as logs have it: ``06:12:31``."""
-    return UNKNOWN if at_ms is None else f"{datetime.fromtimestamp(at_ms / 1000, UTC):%H:%M:%S}"
+    return UNKNOWN if at_ms is None else utc_time(at_ms, "%H:%M:%S")
 
 
 def moment(at_ms: int | None) -> str:
     """Day and time in UTC: ``2026-11-22 06:12:31 UTC``."""
-    return UNKNOWN if at_ms is None else f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return UNKNOWN if at_ms is None else utc_time(at_ms)
 
 
 def worker_name(worker_id: str, all_ids: Iterable[str]) -> str:

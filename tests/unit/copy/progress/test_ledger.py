@@ -78,6 +78,15 @@ def test_a_pause_with_an_unreadable_value_is_still_a_pause() -> None:
     assert ledger.pauses() == {("t", None): Pause("", 0), ("u", None): Pause("", 0)}
 
 
+@pytest.mark.parametrize("since_ms", [2**63 - 1, -(2**63), 253_402_300_800_000])
+def test_a_pause_at_a_time_that_no_calendar_has_can_be_shown(since_ms: int) -> None:
+    """Another client has written it: each status of the flow contains it."""
+    ledger = Ledger()
+    record = pause_record("t", None, Pause("ann", since_ms))
+    ledger.apply(record.key, record.value)
+    assert str(ledger.pauses()["t", None]) == f"paused by ann at {since_ms} ms"
+
+
 def test_the_verified_offset_is_stored_beside_the_entry() -> None:
     ledger, place = Ledger(), TopicPartition("ä", 3)
     assert ledger.verified(place) is None
@@ -348,6 +357,15 @@ def test_no_record_of_another_client_prevents_reading_the_ledger(value: bytes) -
     assert ledger.verified(one) is None
     assert ledger.throttles() == {}
     assert ledger.pauses().keys() <= {("u", None), ("t", 5)}
+
+
+def test_half_a_surrogate_pair_of_another_client_is_not_in_metrics_and_pages() -> None:
+    """Neither the text format of Prometheus nor the messages of the dashboard can contain it: both failed as a whole."""
+    ledger = Ledger()
+    ledger.apply(b'{"group":"\\ud800g"}', b'{"reasons":{"t":{"0":"\\udfff"}}}')
+    ledger.apply(b'{"note":["limit","groups"]}', b'{"message":"\\ud83d\\ude00\\ud83d"}')
+    assert ledger.group_reasons() == {"?g": {TopicPartition("t", 0): OffsetReason(OffsetReasonCode.OTHER, "?")}}
+    assert ledger.notes("limit") == {("groups",): {"message": "\U0001f600?"}}
 
 
 @pytest.mark.parametrize(

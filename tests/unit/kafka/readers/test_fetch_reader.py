@@ -6,6 +6,7 @@ import socket
 import struct
 import threading
 import time
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -643,6 +644,20 @@ def test_a_response_to_another_request_is_rejected() -> None:
     (failure,) = reader.receive(1.0).values()
     assert isinstance(failure, CorruptBatch)
     assert reader.in_flight == frozenset()
+    reader.close()
+
+
+def test_a_response_with_another_partition_is_rejected() -> None:
+    """Each reader would have looked for the position of a partition that it does not read."""
+    cluster, client = cluster_of({T0: 1})
+    cluster.batches[T0] = [batch(0, b"a")]
+    share = cluster._share
+    cluster._share = lambda *args: replace(share(*args), partition=126)  # type: ignore[method-assign]
+    reader = FetchReader(client)
+    reader.send({T0: 0}, LIMITS)
+    results = reader.receive(1.0)
+    assert isinstance(results[T0], CorruptBatch)
+    assert set(results) == {T0}
     reader.close()
 
 
