@@ -14,7 +14,19 @@ from typing import Final
 from mm2.copy.causes import shortened
 from mm2.copy.progress.segments import RESET
 from mm2.copy.states import HEALTHY, PartitionState
-from mm2.evidence import IDLE, LAG, LOOKED_AT, NO_LAG, NOT_COPIED_BACK, READ, RISK, UNCOMPARED, Evidence, counted, utc_time
+from mm2.evidence import (
+    IDLE,
+    LAG,
+    LOOKED_AT,
+    NO_LAG,
+    NOT_COPIED_BACK,
+    READ,
+    RISK,
+    UNCOMPARED,
+    Evidence,
+    counted,
+    utc_time,
+)
 from mm2.observer.partitions import Partitions
 from mm2.observer.views import EvidenceView, FlowState, FlowView, LossView, Risk
 from mm2.observer.work import Work

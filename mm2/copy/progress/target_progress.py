@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
-from mm2.copy.progress.session import EndedSession, count_after
+from mm2.copy.progress.session import EndedSession, LedgerEntry, count_after
 from mm2.kafka.admin import Admin
 from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
@@ -358,6 +358,21 @@ class TargetLookUp:
             except KafkaFailure as error:
                 found[tp] = error
         return found
+
+    def is_committed(self, entry: LedgerEntry) -> bool:
+        """Whether the target has committed the transaction of an entry that was written in it. Raises KafkaFailure."""
+        if entry.before is None:
+            return True
+        tp, first = entry.target, entry.before.mark.target
+        if first < 0:
+            return False
+        ends = self._admin.list_offsets({tp: LATEST}, "read_committed", timeout_s=_REQUEST_TIMEOUT_S)
+        starts = self._admin.list_offsets({tp: EARLIEST}, timeout_s=_REQUEST_TIMEOUT_S)
+        first, after = max(first, value_of(starts[tp]).offset), min(entry.mark.target, value_of(ends[tp]).offset)
+        if first >= after:
+            return False
+        headers = (batch.view.header for _, batch in self._batches({tp: (first, after)}, read_committed=True))
+        return any(header is not None and header.producer_id == entry.written_by for header in headers)
 
     def _headers_at(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, BatchHeader | None]:
         ranges = {tp: (at, at + 1) for tp, at in offsets.items()}

@@ -190,7 +190,8 @@ class Opening:
             cursor.is_handed_off = start.clean
             if is_former:
                 return
-            cursor.written_by = entry.written_by
+            # Entries of older versions name with a session the producer of the transaction before it.
+            cursor.written_by = entry.written_by if entry.session is None else -1
             self._sessions.marks[cursor.partition] = entry.mark
             if entry.session is not None and cursor.is_preserved:
                 self._sessions.remember_leading_gap(cursor.partition, entry.session)
