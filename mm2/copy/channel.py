@@ -6,7 +6,8 @@
   {"mac": HMAC(secret, "driver" m),
    "spec": the job}                  ->                     (a side that gets a wrong mac disconnects)
                                      <-   {"type": "ready"}            connections open, nothing read yet
-  {"type": "lease", "offsets": ...}  ->                     granted once per batch; nothing is written before it
+  {"type": "lease"}                  ->                     granted once per batch; nothing is written before it
+  {"type": "start", "starts": ...}   ->                     where partitions begin; again for those that another lane gives away
                                      <-   {"type": "progress", ...}    every second, renews the lease
                                      <-   {"type": "log", ...}         a log line, written by the driver
   {"type": "go"}                     ->                     the answer; after 5 s without it the lease has expired

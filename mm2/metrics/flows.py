@@ -308,6 +308,13 @@ FAILING_LANES: Final = Metric(
     _FLOW,
     evidence=(Evidence.PROCESS,),
 )
+MOVED_PARTITIONS: Final = Metric(
+    "mm2_moved_partitions_total",
+    MetricType.COUNTER,
+    "Partitions that were moved to another lane of this process, after the slots of the Spark cluster or the tasks had changed.",
+    _FLOW,
+    evidence=(Evidence.PROCESS,),
+)
 RELOADS: Final = Metric(
     "mm2_config_reloads_total",
     MetricType.COUNTER,
@@ -384,6 +391,7 @@ FLOW_METRICS: Final = (
     MICRO_BATCHES,
     MICRO_BATCHES_LOST,
     FAILING_LANES,
+    MOVED_PARTITIONS,
     RELOADS,
     CERTIFICATE,
     DIFFERENCES,

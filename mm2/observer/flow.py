@@ -256,6 +256,7 @@ class FlowObserver:
             micro_batches=status.micro_batches,
             lost_micro_batches=status.lost,
             failing_lanes=sum(1 for lane in status.lanes if lane.failing),
+            moved_partitions=status.moves,
             metric_formats=self._metric_formats,
             differences=known.differences,
             verified_records=sum(one.records for one in inputs.verified.values()),

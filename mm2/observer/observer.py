@@ -186,7 +186,8 @@ def spark_view(engine: CopyEngine, flows: Sequence[str]) -> SparkView:
     )
     spark, down = engine.spark, engine.down
     code = None if down is None else down.code
-    return SparkView(spark.is_up and down is None, str(down or ""), engine.master, spark.application_id, lanes, code)
+    is_up, trouble, slots = spark.is_up and down is None, str(down or ""), engine.slots.count
+    return SparkView(is_up, trouble, engine.master, spark.application_id, lanes, code, slots)
 
 
 def _is_same(flow: WatchedFlow, other: WatchedFlow | None) -> bool:

@@ -283,7 +283,9 @@ class LaneView:
 
 @dataclass(frozen=True, slots=True)
 class SparkView:
-    """The Spark of this process. ``up``: it can start tasks; otherwise ``trouble`` is the message of ``down``."""
+    """The Spark of this process. ``up``: it can start tasks; otherwise ``trouble`` is the message of ``down``. ``slots``: how many
+    tasks can run at the same time; None: unknown, or without a limit.
+    """
 
     up: bool
     trouble: str = ""
@@ -291,6 +293,7 @@ class SparkView:
     application_id: str = ""
     lanes: tuple[LaneView, ...] = ()
     down: SparkDownCode | None = None
+    slots: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,6 +367,7 @@ class FlowView:
     micro_batches: Mapping[int, int] = _read({}, Evidence.PROCESS)
     lost_micro_batches: int = _read(0, Evidence.PROCESS)
     failing_lanes: int = _read(0, Evidence.PROCESS)
+    moved_partitions: int = _read(0, Evidence.PROCESS)
     metric_formats: frozenset[str] = frozenset({"legacy"})
     differences: Mapping[str, int] = _read({}, Evidence.LEDGER)
     verified_records: int = _read(0, Evidence.LEDGER)

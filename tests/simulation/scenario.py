@@ -68,6 +68,7 @@ REQUESTED: dict[str, tuple[str, ...]] = {
     "late": ("kill_holder_late",),
     "retention": ("delete_source",),
     "large": ("produce_large",),
+    "moves": ("move_partition",),
 }
 DEAD_LETTERS = "dead-letters"
 LARGEST_BYTES = 10_000
@@ -476,6 +477,11 @@ class Scenario:
         seconds = self.world.random.choice([2.0, 7.0, 14.0])
         self.world.say("progress channel on hold", seconds=seconds)
         self.driver.held_until = self.world.now + seconds
+
+    def move_partition(self) -> None:
+        """A partition leaves its lane, and returns after some time."""
+        random = self.world.random
+        self.driver.move(random.choice([0.0, 0.5, 3.0]), random.choice([0.0, 0.5, 3.0]))
 
     def restart_task(self, between: Callable[[], bool] | None = None) -> None:
         """The task is stopped and started again, when ``between`` is true."""

@@ -6,6 +6,7 @@ import os
 import subprocess
 import time
 import weakref
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -46,7 +47,7 @@ class LocalSpark:
 
     `data_dir` gets the logs and each worker's folder with the output of its executors. Every worker has `cores` slots
     and `memory_mb` for executors, which use `executor_mb` each (Spark's minimum is 450). With a `secret` all
-    connections are authenticated and encrypted. Usable as a context manager. Not thread-safe.
+    connections are authenticated and encrypted. ``settings`` are for master, workers and applications. Usable as a context manager. Not thread-safe.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class LocalSpark:
         executor_mb: int = 512,
         secret: str | None = None,
         heap: str = "192m",
+        settings: Mapping[str, str] = {},
     ) -> None:
         self.folder = Path(data_dir)
         self._port = free_ports(1)[0]
@@ -68,6 +70,7 @@ class LocalSpark:
         self._executor_mb = executor_mb
         self._secret = secret
         self._heap = heap
+        self._settings = dict(settings)
         self._master: subprocess.Popen[bytes] | None = None
         self._worker_processes: list[subprocess.Popen[bytes]] = []
 
@@ -87,6 +90,7 @@ class LocalSpark:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.executor.memory": f"{self._executor_mb}m",
+            **self._settings,
         }
         return {**found, **self._security()}
 
@@ -106,6 +110,15 @@ class LocalSpark:
         self._master = self._spawn(_MASTER, "master", "--port", str(self._port))
         self._await("master", self._master, _MASTER_READY, time.monotonic() + timeout_s)
 
+    def add_worker(self, timeout_s: float = 60.0) -> int:
+        """Start one more worker; returns its process id. Raises SandboxError."""
+        name = f"worker{self._workers}"
+        process = self._spawn_worker(self._workers)
+        self._workers += 1
+        self._worker_processes.append(process)
+        self._await(name, process, _WORKER_READY, time.monotonic() + timeout_s)
+        return process.pid
+
     @property
     def is_running(self) -> bool:
         """Whether all its processes are alive."""
@@ -117,7 +130,7 @@ class LocalSpark:
         deadline = time.monotonic() + timeout_s
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "log4j2.properties").write_text(_LOGGING)
-        settings = {"spark.master.rest.enabled": "false", **self._security()}
+        settings = {"spark.master.rest.enabled": "false", **self._settings, **self._security()}
         (self.folder / "spark.properties").write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
         (self.folder / "spark.properties").chmod(0o600)
         _RUNNING.add(self)

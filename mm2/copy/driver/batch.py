@@ -40,9 +40,11 @@ class MicroBatch:
         self.id = secrets.token_hex(8)
         self.secret = secrets.token_hex(32)
         self.spec = spec
+        self.sources = frozenset(part.source for part in spec.partitions)
         self.ready = threading.Event()
         self.finished = threading.Event()  # the final report was received, or there will be none
         self.granted = False
+        self.started: set[TopicPartition] = set()  # those with a start position: it copies no others
         self.dead = False  # the executor has certainly ended
         self.renewing = True
         self.claimed = threading.Event()
@@ -91,9 +93,10 @@ class MicroBatch:
 
     def start(self, starts: Mapping[TopicPartition, list[Any]], attempts: list[Any]) -> None:
         """Send the start of each partition (`Start` as JSON), and the ``attempts`` of the batch before. The executor reads
-        and writes nothing before.
+        and writes nothing of a partition before.
         """
         rows = [[tp.topic, tp.partition, start] for tp, start in starts.items()]
+        self.started |= starts.keys()
         self.last_message_at = time.monotonic()  # it sends nothing while it waits for this
         self._send({"type": "start", "starts": rows, "attempts": attempts})
 

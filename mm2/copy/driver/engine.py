@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Self
@@ -17,16 +18,18 @@ import structlog
 
 from mm2.copy.causes import StoppedPartition, causes_of, sentences_of
 from mm2.copy.driver.batch import MicroBatch
+from mm2.copy.driver.division import JobSize, most_lanes
 from mm2.copy.driver.given_spark import GivenSpark
 from mm2.copy.driver.identity import DriverIdentity
+from mm2.copy.driver.job_lanes import Balancer, JobLanes
 from mm2.copy.driver.jvm import SparkUnavailable, is_local
-from mm2.copy.driver.lane import CurrentLedger, Lane, Paused, Starts, lane_partitions
+from mm2.copy.driver.lane import CurrentLedger, Lane, MovedPartition, Paused, Starts
 from mm2.copy.driver.server import ChannelServer
 from mm2.copy.driver.settings import given_props, is_encrypted, spark_props
 from mm2.copy.driver.slots import Slots
 from mm2.copy.driver.spark import Spark, failure_of
 from mm2.copy.driver.status import FlowStatus, LaneStatus, PartitionStatus
-from mm2.copy.spec import Assignment, CopySpec, PartitionProgress, PartitionSpec
+from mm2.copy.spec import Assignment, CopySpec, PartitionProgress
 from mm2.copy.states import HEALTHY, LASTING, PartitionState
 from mm2.copy.tally import Tally
 from mm2.kafka.structs import TopicPartition
@@ -35,10 +38,7 @@ from mm2.reasons import SparkDown
 _FINAL_REPORT_TIMEOUT_S: Final = 5.0
 #: Port of the progress channel, for firewalls; any free port by default.
 _CHANNEL_PORT_KEY: Final = "spark.mm2.channel.port"
-_SETTLE_S: Final = 1.5
-_SETTLE_AT_MOST_S: Final = 15.0
 _SLOTS_POLL_S: Final = 2.0
-_SLOTS_SEEN_S: Final = 0.25
 _SPARK_STOP_SHARE_S: Final = 3.0
 _RESULT_S: Final = 2.0
 #: Jobs at the same time, those that wait for a slot included: one that gets no thread would wait for ever, because it takes part in no turn.
@@ -65,6 +65,7 @@ class CopyEngine:
                 self._log.warning("%s", warning)
         self.is_local = is_local(self._props)
         self.slots = Slots(None if self.is_local else 0)
+        self.balancer = Balancer(self.slots, self._open_jobs)
         self._server: ChannelServer | None = None
         self._host = ""
         self._lock = threading.Lock()
@@ -93,6 +94,8 @@ class CopyEngine:
     def start(self) -> None:
         """Start Spark in the background. Idempotent."""
         self.spark.start()
+        if not self.is_local:
+            self.balancer.start()
 
     def open(
         self, spec: CopySpec, starts: Starts, pauses: Paused = dict, ledger: CurrentLedger = lambda: None
@@ -115,6 +118,7 @@ class CopyEngine:
     def stop(self, timeout_s: float = 10.0) -> None:
         """Stop all jobs, then Spark. What does not stop in time is killed. Idempotent."""
         deadline = time.monotonic() + timeout_s
+        self.balancer.stop()
         with self._lock:
             self._stopped.set()
             jobs = list(self._jobs)
@@ -141,16 +145,17 @@ class CopyEngine:
             left = self._finished_jobs.get(flow) or _FinishedJobs()
             before, tally = left.version, left.tally.copy()
             micro_batches, lost = Counter(left.micro_batches), left.lost
-            copied = left.copied
+            copied, moves = left.copied, left.moves
         partitions: dict[TopicPartition, PartitionStatus] = {}
         lanes: list[LaneStatus] = []
         for job in jobs:
             partitions.update(job.partition_statuses(copied, before))
             tally.merge(job.tally())
             lanes += job.lanes()
-        for lane in lanes:
-            micro_batches[lane.task] += lane.batch
-            lost += lane.lost
+            started, without_report = job.micro_batches()
+            micro_batches[job.task_id] += started
+            lost += without_report
+            moves += job.division.moves
         gone = {tp: counts for tp, counts in copied.items() if tp not in partitions}
         return FlowStatus(
             partitions,
@@ -162,6 +167,7 @@ class CopyEngine:
             lost,
             tuple(lanes),
             tuple(sorted({reason for job in jobs for reason in job.lane_reasons()})),
+            moves,
         )
 
     def failing_lanes(self, flow: str) -> list[str]:
@@ -199,26 +205,16 @@ class CopyEngine:
             if job in self._jobs:
                 self._jobs.discard(job)
                 self._finished_jobs.setdefault(job.flow, _FinishedJobs()).add(job)
+        self.balancer.wake()
 
-    def share(self, until: threading.Event) -> int | None:
-        """How many lanes a job may have, once Spark is running and its executors have registered; None = no limit.
+    def _open_jobs(self) -> list[CopyJob]:
+        with self._lock:
+            return sorted(self._jobs, key=lambda job: (job.flow, job.task_id))
 
-        Raises SparkUnavailable when ``until`` is set before.
-        """
-        if self.is_local:
-            return None
-        self.spark.context(until=until)
-        count = self.slots.count
-        since = first = time.monotonic()  # of this number of slots, and of any
-        while not until.wait(_SLOTS_SEEN_S):
-            now, before, count = time.monotonic(), count, self.slots.count
-            since = since if count == before else now
-            # Containers may take minutes to start. A task that did not wait would have one lane until it is restarted.
-            first = first if before != 0 else now
-            if count != 0 and (now - since > _SETTLE_S or now - first > _SETTLE_AT_MOST_S):
-                break
-        # One slot is reserved for the lane that is handing off.
-        return None if count is None else max(1, (count - 1) // max(1, len(self._jobs)))
+    def _resize(self, count: int | None) -> None:
+        if count != self.slots.count:
+            self.slots.resize(count)
+            self.balancer.wake()
 
     def _run_job(self, lane: str, batch: MicroBatch) -> None:
         def report_wait(reason: str) -> None:
@@ -300,14 +296,14 @@ class CopyEngine:
                 growing = _is_on(context.getConf(), "spark.dynamicAllocation.enabled")
                 while not context._jsc.sc().isStopped():  # noqa: SLF001
                     # With dynamic allocation executors start only when jobs are submitted.
-                    self.slots.resize(None if growing else _slots_of(context))
+                    self._resize(None if growing else _slots_of(context))
                     if self.slots.down is not None:
                         self.spark.check_application(context)
                     if self._stopped.wait(_SLOTS_POLL_S):
                         return
             self.spark.check_jvm()
             if self._counted is context and not self.spark.is_up:
-                self.slots.resize(0)
+                self._resize(0)
             if self._stopped.wait(_SLOTS_POLL_S):
                 return
 
@@ -370,6 +366,7 @@ class _FinishedJobs:
     tally: Tally = field(default_factory=Tally)
     micro_batches: Counter[int] = field(default_factory=Counter)
     lost: int = 0
+    moves: int = 0
     version: int = 0
 
     def add(self, job: CopyJob) -> None:
@@ -379,9 +376,10 @@ class _FinishedJobs:
             copied[row.source] = (records + row.records, size + row.bytes)
         self.copied = copied
         self.tally.merge(job.tally())
-        for lane in job.lanes():
-            self.micro_batches[lane.task] += lane.batch
-            self.lost += lane.lost
+        started, lost = job.micro_batches()
+        self.micro_batches[job.task_id] += started
+        self.lost += lost
+        self.moves += job.division.moves
         self.version += 1
 
 
@@ -403,9 +401,8 @@ class CopyJob:
         self._ledger = ledger
         self._updated = threading.Condition()
         self._count = 0
-        self._stopping = threading.Event()
-        self._assignment_lock = threading.Lock()
-        self._lanes: tuple[Lane, ...] = ()
+        self._lock = threading.RLock()  # also that of its lanes, between which partitions move
+        self.division = JobLanes(spec, self._lane, self._lock)
         self._failure = ""  # why there are no lanes, or not all
         self._lasting: dict[
             TopicPartition, float
@@ -415,37 +412,32 @@ class CopyJob:
         self.flow, self.task_id = spec.flow, spec.task_id
 
     def begin(self) -> None:
-        """Start the lanes: immediately, or on a cluster once the number of slots is known."""
+        """Start the lanes: immediately, or on a cluster as soon as it has slots."""
         if self._engine.is_local:
-            self._assign(None)
+            # One lane saturates one and a half brokers, so where brokers run on the same machine, more lanes only compete with them.
+            self.division.start(most_lanes(self._spec, (os.cpu_count() or 1) // 2))
         else:
-            name = f"assign-{self._spec.flow}-{self._spec.task_id}"
-            threading.Thread(target=self._assign_when_known, name=name, daemon=True).start()
+            self._engine.balancer.wake()
 
-    def _assign_when_known(self) -> None:
+    @property
+    def size(self) -> JobSize:
+        """How many lanes it may have on a cluster, and how much there is to divide."""
+        automatic = None if self._engine.slots.count is not None else (os.cpu_count() or 1) // 2
+        return JobSize(self.division.groups, most_lanes(self._spec, automatic))
+
+    def assign(self, count: int) -> None:
+        """Start the first lanes on a cluster."""
         try:
-            self._assign(self._engine.share(self._stopping))
-        except SparkUnavailable:
-            return  # stopped in the meantime
-        except Exception as error:  # noqa: BLE001  (a thread has no caller; `wait` raises it)
+            self.division.start(count)
+        except Exception as error:  # noqa: BLE001  (the balancer cannot handle it; `wait` raises it)
             self._failure = f"{type(error).__name__}: {error}"
             self._notify()
 
-    def _assign(self, most: int | None) -> None:
-        with self._assignment_lock:
-            if self._stopping.is_set():
-                return
-            shares = lane_partitions(self._spec, most)
-            self._spec = self._spec.limited_to(1 / len(shares))
-            self._lanes = tuple(self._lane(*share) for share in enumerate(shares))
-            for lane in self._lanes:
-                lane.start()
-
-    def _lane(self, index: int, partitions: tuple[PartitionSpec, ...]) -> Lane:
+    def _lane(self, index: int, spec: CopySpec, holds: bool, on_moved: Callable[[list[MovedPartition]], None]) -> Lane:
         name = f"{self._spec.flow} {self._spec.connector}-{self._spec.task_id} lane {index}"
         return Lane(
             name,
-            self._spec.with_partitions(partitions),
+            spec,
             self._starts,
             submit=functools.partial(self._engine.submit, name),
             cancel=self._engine.cancel,
@@ -453,6 +445,9 @@ class CopyJob:
             slots=self._engine.slots,
             pauses=self._pauses,
             ledger=self._ledger,
+            holds=holds,
+            lock=self._lock,
+            on_moved=on_moved,
         )
 
     def wait(self, timeout_s: float) -> None:
@@ -462,7 +457,7 @@ class CopyJob:
         with self._updated:
             seen = self._count
             self._updated.wait_for(lambda: self._count != seen, timeout_s)
-        for failure in (self._failure, *(lane.failure for lane in self._lanes)):
+        for failure in (self._failure, *(lane.failure for lane in self.division.all)):
             if failure:
                 raise CopyFailed(failure)
         if failed := self._failed():
@@ -480,16 +475,12 @@ class CopyJob:
 
     def throttle(self, rate: float, topics: Mapping[str, float]) -> None:
         """Change the limits: bytes per second of this job, and of single topics; 0 for none."""
-        with self._assignment_lock:
-            self._spec = replace(self._spec, throttle=rate, throttle_topics=dict(topics))
-            if self._lanes:
-                share = self._spec = self._spec.limited_to(1 / len(self._lanes))
-                for lane in self._lanes:
-                    lane.throttle(share.throttle, share.throttle_topics)
+        self._spec = replace(self._spec, throttle=rate, throttle_topics=dict(topics))
+        self.division.limit(self._spec)
 
     def follow_pauses(self) -> None:
         """The pauses have changed."""
-        for lane in self._lanes:
+        for lane in self.division.all:
             lane.follow_pauses()
 
     def progress(self) -> list[PartitionProgress]:
@@ -502,13 +493,14 @@ class CopyJob:
         """Every partition of the job. ``before`` contains what other jobs have copied of them (records, bytes),
         ``version`` is its version.
         """
-        lanes = self._lanes
-        made_of = (version, [(lane.changes, lane.is_reporting) for lane in lanes])
-        shown = self._shown
-        if shown is not None and shown[0] == made_of:
-            return shown[1]
-        fresh = {part: lane.is_reporting for lane in lanes for part in lane.sources}
-        rows = {row.source: row for lane in lanes for row in lane.progress()}
+        with self._lock:
+            lanes = self.division.all
+            made_of = (version, [(lane.changes, lane.is_reporting) for lane in lanes])
+            shown = self._shown
+            if shown is not None and shown[0] == made_of:
+                return shown[1]
+            fresh = {part: lane.is_reporting for lane in lanes for part in lane.sources}
+            rows = {row.source: row for lane in lanes for row in lane.progress()}
         found = {}
         for part in self._spec.partitions:
             tp = part.source
@@ -521,14 +513,21 @@ class CopyJob:
 
     def tally(self) -> Tally:
         """Counts of record batches."""
-        total = Tally()
-        for lane in self._lanes:
-            total.merge(lane.tally())
+        with self._lock:
+            total = self.division.ended.tally.copy()
+            for lane in self.division.all:
+                total.merge(lane.tally())
         return total
 
     def lanes(self) -> list[LaneStatus]:
         """The status of its lanes."""
-        return [lane.status for lane in self._lanes]
+        return [lane.status for lane in self.division.all]
+
+    def micro_batches(self) -> tuple[int, int]:
+        """How many were started, and how many lost, also in lanes that have ended."""
+        with self._lock:
+            lanes, ended = self.lanes(), self.division.ended
+            return ended.batches + sum(lane.batch for lane in lanes), ended.lost + sum(lane.lost for lane in lanes)
 
     def blocked_reasons(self) -> list[str]:
         """Why the job, or a part of it, is blocked."""
@@ -545,44 +544,45 @@ class CopyJob:
             "states": dict(summary.states),
             "not_well": list(summary.not_well),
             "partitions": len(self._spec.partitions),
-            "batches": sum(lane.batches for lane in self._lanes),
-            "latency_ms": max((lane.latency_ms for lane in self._lanes), default=[]),
+            "batches": self.micro_batches()[0],
+            "latency_ms": max((lane.latency_ms for lane in self.division.all), default=[]),
             "troubles": self.blocked_reasons(),
             "notes": sorted(summary.notes),
         }
 
     def signal_stop(self) -> None:
         """Request the stop of all lanes."""
-        with self._assignment_lock:
-            self._stopping.set()
-        for lane in self._lanes:
-            lane.signal_stop()
+        self.division.close()
 
     def stop(self, timeout_s: float) -> bool:
         """Stop reading, wait for requests in flight and their commit; False on timeout."""
         self.signal_stop()
         deadline = time.monotonic() + timeout_s
-        left = [lane for lane in self._lanes if not lane.join(max(0.0, deadline - time.monotonic()))]
+        left = [lane for lane in self.division.all if not lane.join(max(0.0, deadline - time.monotonic()))]
         self._engine.closed(self)
         return not left
 
     def _summary(self) -> _JobSummary:
-        changes = tuple(lane.changes for lane in self._lanes)
-        seen = self._seen
-        if seen is None or seen[0] != changes:
-            self._seen = seen = (changes, _JobSummary.of([row for lane in self._lanes for row in lane.progress()]))
+        with self._lock:
+            lanes = self.division.all
+            changes = tuple(lane.changes for lane in lanes)
+            seen = self._seen
+            if seen is None or seen[0] != changes:
+                self._seen = seen = (changes, _JobSummary.of([row for lane in lanes for row in lane.progress()]))
         return seen[1]
 
     def lane_reasons(self) -> list[str]:
         """Why lanes are blocked, whatever the states of their partitions."""
-        if not self._lanes:
+        if not self.division.all:
             return [down.message] if (down := self._engine.down) is not None else []
-        return [lane.blocked_reason for lane in self._lanes if lane.blocked_reason]
+        return [lane.blocked_reason for lane in self.division.all if lane.blocked_reason]
 
     def _notify(self) -> None:
         with self._updated:
             self._count += 1
             self._updated.notify_all()
+        if self.division.is_moving:
+            self._engine.balancer.wake()
 
 
 def _is_on(conf: Any, key: str) -> bool:

@@ -3,14 +3,17 @@
 The next job is submitted a few seconds early and waits with open connections. At the boundary the running job stops, and the next
 one gets the lease together with the final positions. A boundary costs one drain and one round trip, and at no time do two
 jobs have the right to write.
+
+At a boundary partitions also move to another lane. First a micro-batch of that lane runs that is prepared for them. Then the lane
+that holds them hands off to a micro-batch without them, and the other one gets their final positions.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
@@ -59,8 +62,27 @@ Submit = Callable[[MicroBatch], None]
 Cancel = Callable[[MicroBatch], None]
 
 
+@dataclass(frozen=True, slots=True)
+class MovedPartition:
+    """A partition that a lane gives to another one. No micro-batch copies it.
+
+    ``start`` is its `Start` as JSON from a final report; None: it has to be read. ``row`` is its progress so far, with ``attempts`` to
+    change its next record.
+    """
+
+    part: PartitionSpec
+    start: list[Any] | None
+    row: PartitionProgress | None
+    attempts: tuple[Any, ...]
+
+
 class Lane:
-    """Runs in its own thread from `start` to `stop`. ``submit`` starts a batch's Spark job and returns immediately."""
+    """Runs in its own thread from `start` to `stop`, or until it holds no partition. ``submit`` starts a batch's Spark job and returns
+    immediately.
+
+    ``holds``: it holds the partitions of ``spec`` from the beginning; otherwise they are given to it. ``lock`` is one for all lanes
+    between which partitions move. ``on_moved`` is called with those that are given away, while it is held.
+    """
 
     def __init__(
         self,
@@ -74,6 +96,9 @@ class Lane:
         slots: Slots | None = None,
         pauses: Paused = dict,
         ledger: CurrentLedger = lambda: None,
+        holds: bool = True,
+        lock: threading.RLock | None = None,
+        on_moved: Callable[[list[MovedPartition]], None] = lambda _moved: None,
     ) -> None:
         self.name = name
         self._spec = spec
@@ -84,6 +109,13 @@ class Lane:
         self._pauses = pauses
         self._ledger = ledger
         self._read_starts = starts
+        self._on_moved = on_moved
+        # Those that no other lane copies. The next batch copies those of the spec.
+        self._held = {part.source: part for part in spec.partitions} if holds else {}
+        self._has_more = False  # the running batch may start some of them
+        self._gives = False  # the next batch does not copy all of them
+        self._is_moving = False  # to another executor
+        self.is_waiting = False  # for a batch that is being started, while none runs
         # `Start` as JSON, from the final report of the previous batch; nothing was written since.
         self._known: dict[TopicPartition, list[Any]] = {}
         self._attempts: list[Any] = []  # of the newest final report
@@ -93,8 +125,8 @@ class Lane:
         self._base: dict[TopicPartition, PartitionProgress] = {}
         self._kept = 0
         self._tally = Tally()  # of finished batches
-        # A batch is counted as the current one or as a finished one, never as both.
-        self._counts_lock = threading.Lock()
+        # A batch is counted as the current one or as a finished one, never as both; a partition in one lane, never in two.
+        self._lock = lock or threading.RLock()
         self._lost_batches = 0
         self._begun_ms: int | None = None
         self._updated = threading.Event()
@@ -157,8 +189,21 @@ class Lane:
 
     @property
     def sources(self) -> list[TopicPartition]:
-        """Its source partitions."""
-        return [part.source for part in self._spec.partitions]
+        """The source partitions that it holds."""
+        return list(self._held)
+
+    @property
+    def prepared(self) -> Collection[TopicPartition]:
+        """The source partitions that the running batch can copy; empty while none runs."""
+        current = self._current
+        if current is None or self._begun_ms is None:
+            return ()
+        return current.sources
+
+    @property
+    def partitions(self) -> tuple[PartitionSpec, ...]:
+        """What the next batch copies."""
+        return self._spec.partitions
 
     @property
     def is_reporting(self) -> bool:
@@ -176,14 +221,14 @@ class Lane:
             self._batches,
             self._begun_ms if self._current is not None else None,
             self._lost_batches,
-            len(self._spec.partitions),
+            len(self._held),
             self.blocked_reason,
             self.failing,
         )
 
     def tally(self) -> Tally:
         """Counts over all batches of this lane."""
-        with self._counts_lock:
+        with self._lock:
             total, current = self._tally.copy(), self._current
             if current is not None:
                 total.merge(current.counted())
@@ -205,21 +250,88 @@ class Lane:
 
     def progress(self) -> list[PartitionProgress]:
         """Where each partition is, with counts over all batches of this lane."""
-        with self._counts_lock:
+        with self._lock:
             current, rows = self._current, dict(self._progress)
             if current is not None:
                 # Copied first, since reports arrive meanwhile.
-                rows.update((tp, self._total(row)) for tp, row in list(current.progress.items()))
+                reported = list(current.progress.items())
+                rows.update((tp, self._total(row)) for tp, row in reported if tp in self._held)
         return list(rows.values())
+
+    def copy_next(self, partitions: tuple[PartitionSpec, ...]) -> None:
+        """Copy these partitions with the next batch, which begins as soon as there is a slot. Those it holds beside them are
+        given away then.
+        """
+        with self._lock:
+            self._spec = self._spec.with_partitions(partitions)
+            self._gives = True
+        self._updated.set()
+
+    def accept(self, moved: Iterable[MovedPartition]) -> None:
+        """Hold these partitions, which another lane has given away."""
+        with self._lock:
+            added = []
+            known = {part.source for part in self._spec.partitions}
+            for one in moved:
+                tp = one.part.source
+                self._held[tp] = one.part
+                if one.start is not None:
+                    self._known[tp] = one.start
+                if one.row is not None:
+                    self._progress[tp] = self._base[tp] = one.row
+                self._attempts = [*self._attempts, *one.attempts]
+                if tp not in known:
+                    added.append(one.part)
+            if added:
+                self._spec = self._spec.with_partitions((*self._spec.partitions, *added))
+            self._has_more = True
+            self._kept += 1
+        self._updated.set()
+
+    def move(self) -> None:
+        """Continue with another batch as soon as there is a slot: the executor of the running one is about to end."""
+        self._is_moving = True
+        self._updated.set()
+
+    def _give_away(self) -> bool:
+        """Give away what the next batch does not copy. No batch of this lane may write at this time. Returns whether partitions are
+        left for this lane.
+        """
+        with self._lock:
+            if self._gives:
+                self._gives = False
+                kept = {part.source for part in self._spec.partitions}
+                moved = [self._given(part) for tp, part in list(self._held.items()) if tp not in kept]
+                if moved:
+                    self._kept += 1
+                    self._on_moved(moved)
+            return bool(self._held or self._spec.partitions)
+
+    def _given(self, part: PartitionSpec) -> MovedPartition:
+        tp = part.source
+        del self._held[tp]
+        self._base.pop(tp, None)
+        attempts = tuple(row for row in self._attempts if tuple(row[:2]) == tp)
+        return MovedPartition(part, self._known.pop(tp, None), self._progress.pop(tp, None), attempts)
+
+    def _holds_only(self, batch: MicroBatch) -> bool:
+        """Whether a batch can copy everything that the lane holds."""
+        with self._lock:
+            return batch.spec.partitions is self._spec.partitions or self._held.keys() <= batch.sources
 
     def _run(self) -> None:
         try:
             standby: MicroBatch | None = None
-            while not self._stopping.is_set():
+            while not self._stopping.is_set() and self._give_away():
+                if standby is not None and not (standby.finished.is_set() or self._holds_only(standby)):
+                    self._cancel(standby)
                 batch = standby if standby is not None and not standby.finished.is_set() else self._launch()
                 standby = None
                 if not self._await_ready(batch):
-                    self._lost(batch)
+                    if batch.failure or batch.finished.is_set() or self._stopping.is_set():
+                        self._lost(batch)
+                    else:
+                        self._cancel(batch)  # other partitions are to be copied; it has no lease
                     continue
                 self._current = batch
                 if not self._begin(batch):
@@ -253,9 +365,18 @@ class Lane:
         self._on_news()
 
     def _await_ready(self, batch: MicroBatch) -> bool:
+        try:
+            return self._has_become_ready(batch)
+        finally:
+            self.is_waiting = False
+
+    def _has_become_ready(self, batch: MicroBatch) -> bool:
         deadline = time.monotonic() + READY_TIMEOUT_S
         while not batch.ready.is_set():
+            self.is_waiting = True
             if self._stopping.is_set() or batch.finished.is_set():
+                return False
+            if not (self._spec.partitions and self._holds_only(batch)):
                 return False
             if batch.waiting_for:
                 # It is connected; an unreachable cluster is no reason to restart it.
@@ -281,12 +402,25 @@ class Lane:
             self._sleep(0.2)
         if self._limits is not None:
             batch.throttle(*self._limits)
-        known, self._known = self._known, {}
-        missing = [part.source for part in self._spec.partitions if part.source not in known]
+        if not self._start(batch):
+            return False
+        self._copying_since_s = time.monotonic()
+        self._begun_ms = time.time_ns() // 1_000_000
+        return True
+
+    def _start(self, batch: MicroBatch) -> bool:
+        """Send the start positions of what the lane holds and the batch does not copy yet; False when the batch is lost before."""
+        with self._lock:
+            self._has_more = False
+            due = [tp for tp in self._held if tp in batch.sources and tp not in batch.started]
+            known = {tp: self._known.pop(tp) for tp in due if tp in self._known}
+            attempts = [row for row in self._attempts if not batch.started or tuple(row[:2]) in due]
+        missing = [tp for tp in due if tp not in known]
         retries = 0
         while missing:
             try:
-                known = {**known, **{tp: encode(start) for tp, start in self._read_starts(missing).items()}}
+                found = self._read_starts(missing)
+                known |= {tp: encode(found.get(tp, Start(None))) for tp in missing}
                 break
             except ValueError as error:
                 self.failure = str(error)
@@ -302,23 +436,21 @@ class Lane:
         if (ledger := self._ledger()) is not None:
             for tp in known.keys() & ledger.late():
                 known[tp] = encode(ledger.with_late_chunks(tp, decode(Start, known[tp])))
-        if pauses := self._paused():
+        if pauses := self._paused(batch):
             batch.pause(pauses)
-        batch.start(known, self._attempts)
-        self._copying_since_s = time.monotonic()
-        self._begun_ms = time.time_ns() // 1_000_000
+        batch.start(known, attempts)
         return True
 
-    def _paused(self) -> dict[TopicPartition, Pause]:
+    def _paused(self, batch: MicroBatch) -> dict[TopicPartition, Pause]:
         pauses = self._pauses()
-        found = ((part.source, paused(pauses, part.source)) for part in self._spec.partitions) if pauses else ()
+        found = ((part.source, paused(pauses, part.source)) for part in batch.spec.partitions) if pauses else ()
         return {tp: pause for tp, pause in found if pause is not None}
 
     def follow_pauses(self) -> None:
         """The pauses have changed."""
         current = self._current
         if current is not None:
-            current.pause(self._paused())
+            current.pause(self._paused(current))
 
     def throttle(self, rate: float, topics: Mapping[str, float]) -> None:
         """Change the limits of this batch and of later ones."""
@@ -337,16 +469,31 @@ class Lane:
         standby_at = ends_at - min(STANDBY_S, length_s / 2)
         quiet_s = min(_QUIET_S, length_s / 2)
         standby: MicroBatch | None = None
+        self._is_moving = False
         while not self._stopping.is_set() and not batch.finished.is_set():
-            now = time.monotonic()
+            if self._has_more and not self._start(batch):
+                break
+            now, wanted = time.monotonic(), self._spec.partitions
             if now - batch.last_message_at > RESPONSE_TIMEOUT_S:
                 # Frozen or disconnected. Its lease has expired, so it writes nothing when it resumes.
                 batch.failure = f"no message from the executor for {RESPONSE_TIMEOUT_S:.0f} s"
                 break
-            if self._slots.must_yield(now - began_at):
+            if self._slots.must_yield(now - began_at) or not wanted:
                 break
+            is_moving = self._is_moving or _is_other(batch, wanted)
+            if is_moving:
+                ends_at, standby_at = min(ends_at, now), min(standby_at, now)
+                if standby is not None and _is_other(standby, wanted):
+                    self._cancel(standby)
+                    standby = None
+                if standby is None and self._slots.missing and not self._holds_only(batch):
+                    break  # what it was given cannot wait for a slot
             if standby is None and now >= standby_at:
-                if now - batch.changed_at >= quiet_s and ends_at - began_at < _IDLE_LENGTHS * length_s:
+                if (
+                    not is_moving
+                    and now - batch.changed_at >= quiet_s
+                    and ends_at - began_at < _IDLE_LENGTHS * length_s
+                ):
                     ends_at, standby_at = ends_at + length_s, standby_at + length_s
                 elif self._slots.may_start_standby():
                     standby = self._launch()
@@ -373,10 +520,12 @@ class Lane:
         if not batch.finished.wait(patience_s) and patience_s:
             batch.failure = f"the executor did not stop in {STOP_TIMEOUT_S:.0f} s"
         if batch.final:
-            self._attempts = batch.attempts
+            waiting = [row for row in self._attempts if tuple(row[:2]) not in batch.started]
+            self._attempts = [*waiting, *batch.attempts]
         if batch.final and not early:
             self._losses = 0
-            self._known = batch.starts
+            with self._lock:
+                self._known.update(batch.starts)
             self._leave(batch)
         else:
             self._lost(batch)
@@ -391,6 +540,7 @@ class Lane:
         time.sleep(max(0.0, lease_ends_at - time.monotonic()))
         if self._stopping.is_set():
             return
+        self._give_away()  # other lanes need not wait, too
         self._blocked_reason = reason or "the executor was lost"
         if (
             self._losses < _LOGGED_LOSSES
@@ -411,14 +561,16 @@ class Lane:
 
     def _leave(self, batch: MicroBatch) -> None:
         """The batch has ended: its counts are final."""
-        with self._counts_lock:
+        with self._lock:
             for tp, row in list(batch.progress.items()):
-                self._progress[tp] = self._total(row)
+                if tp in self._held:
+                    self._progress[tp] = self._total(row)
             self._base = dict(self._progress)
             self._tally.merge(batch.counted())
             self._kept += 1
             self._idle_since = time.monotonic()
             self._current = None
+            self._begun_ms = None
 
     def _total(self, row: PartitionProgress) -> PartitionProgress:
         base = self._base.get(row.source)
@@ -438,19 +590,6 @@ class Lane:
         self._updated.clear()
 
 
-def lane_partitions(spec: CopySpec, most: int | None = None) -> list[tuple[PartitionSpec, ...]]:
-    """The partitions of each lane, round-robin; at most ``most`` lanes.
-
-    A transaction has one producer, so with transactions there is one lane. On one machine (``most`` None) 0 lanes =
-    one for every two cores, with at least two partitions each: one lane saturates one and a half brokers, so where
-    brokers run on the same machine, more lanes only compete with them. On a cluster 0 = ``most``. What is copied to the same
-    target partition is in the same lane.
-    """
-    by_target: dict[TopicPartition, list[PartitionSpec]] = {}
-    for part in spec.partitions:
-        by_target.setdefault(part.target, []).append(part)
-    groups = list(by_target.values())
-    automatic = (os.cpu_count() or 1) // 2 if most is None else most
-    lanes = spec.lanes or min(automatic, len(groups) // 2)
-    lanes = 1 if spec.transactions is not None else max(1, min(lanes, len(groups), most or lanes))
-    return [tuple(part for group in groups[index::lanes] for part in group) for index in range(lanes)]
+def _is_other(batch: MicroBatch, wanted: tuple[PartitionSpec, ...]) -> bool:
+    """Whether a batch was made for other partitions than these."""
+    return batch.spec.partitions is not wanted and batch.spec.partitions != wanted

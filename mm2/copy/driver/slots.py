@@ -20,6 +20,8 @@ from mm2.reasons import SparkDown, SparkDownCode
 TURN_S: Final = 5.0
 """How long a lane keeps its slot while others have none."""
 
+#: How long lanes have to wait before others leave them their slots. Until then they may end, or executors may come back.
+SCARCE_S: Final = 8.0
 _POLL_S: Final = 0.5
 _LATE_S: Final = 20.0
 _NO_SLOT: Final = "all slots of the Spark cluster are in use"
@@ -35,6 +37,7 @@ class Slots:
         self._changed = threading.Condition()
         self._holders: dict[str, str] = {}  # lane by batch
         self._queue: dict[str, str] = {}  # lane by batch, in the order of arrival
+        self._scarce_since = self._scarce_at = float("-inf")
         self._warned = False
         self._log = structlog.get_logger(__name__)
 
@@ -84,6 +87,13 @@ class Slots:
             self._holders.pop(batch, None)
             self._changed.notify_all()
 
+    @property
+    def missing(self) -> int:
+        """How many slots are missing for all lanes and the next micro-batch of one of them."""
+        with self._changed:
+            lanes = {*self._holders.values(), *self._queue.values()}
+            return 0 if self.count is None else max(0, len(lanes) + 1 - self.count)
+
     def may_start_standby(self) -> bool:
         """Whether the next micro-batch may be submitted while the previous one still runs."""
         with self._changed:
@@ -91,19 +101,24 @@ class Slots:
 
     def must_yield(self, held_s: float) -> bool:
         """Whether a lane that has had its slot for ``held_s`` has to leave it to another lane."""
-        if held_s < TURN_S:
-            return False
         with self._changed:
-            scarce = bool(self._waiting())
-            if scarce and self.count and not self._warned:
+            if not self._waiting():
+                return False
+            now_s = time.monotonic()
+            if now_s - self._scarce_at > TURN_S:  # none has waited for some time
+                self._scarce_since = now_s
+            self._scarce_at = now_s
+            if held_s < TURN_S or now_s - self._scarce_since < SCARCE_S:
+                return False
+            if self.count and not self._warned:
                 self._warned = True
                 self._log.warning(
                     "There are more lanes than slots on the Spark cluster, so the lanes take turns: add cores, or "
-                    "decrease tasks.max or copy.lanes.",
+                    "decrease tasks.max.",
                     lanes=len({*self._holders.values(), *self._queue.values()}),
                     slots=self.count,
                 )
-            return scarce
+            return True
 
     def _is_next(self, batch: str) -> bool:
         if self.count is None:

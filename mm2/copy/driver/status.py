@@ -50,7 +50,8 @@ class FlowStatus:
     """All tasks of a flow in this process, and the counts of tasks that have ended.
 
     ``records`` and ``bytes`` are totals; ``left`` are the (records, bytes) of partitions that no task here copies any
-    more. ``micro_batches`` counts by task, ``lost`` counts those without a final report.
+    more. ``micro_batches`` counts by task, ``lost`` counts those without a final report. ``moves`` counts partitions that moved to
+    another lane.
     """
 
     partitions: Mapping[TopicPartition, PartitionStatus] = field(default_factory=dict)
@@ -62,3 +63,4 @@ class FlowStatus:
     lost: int = 0
     lanes: tuple[LaneStatus, ...] = ()
     blocked_reasons: tuple[str, ...] = ()
+    moves: int = 0

@@ -123,7 +123,7 @@ class Copier:
                     self._source.close()
                     await self._drain()
             final["reason"] = link.reason
-            final["partitions"] = [progress_of(cursor) for cursor in self._cursors.values()]
+            final["partitions"] = [progress_of(cursor) for cursor in self._reported()]
             final["starts"] = self._starts()
             final["attempts"] = [] if self._changer is None else self._changer.attempts()
             final["tally"] = encode(self._reports.tally)
@@ -134,6 +134,11 @@ class Copier:
             if self._changer is not None:
                 self._changer.close()
         return link.reason
+
+    def _reported(self) -> list[Cursor]:
+        """Those that this micro-batch copies; all if it ends before it has a start position."""
+        expected = self._awake.expected if self._link.start.done() else ()
+        return [cursor for cursor in self._cursors.values() if cursor not in expected]
 
     # -- starting --------------------------------------------------------------------------------------------------
 
@@ -161,7 +166,7 @@ class Copier:
             )
             cursor.copy_id = CopyId(spec.group, spec.connector)
             self._cursors[part.source] = cursor
-            self._awake.wake(cursor)
+            self._awake.expected.add(cursor)
             if spec.changes is not None and spec.changes.not_repeatable:
                 cursor.annotate(f"at least once: {spec.changes.not_repeatable}")
             cursor.suspended = True  # until its start position is known: an early end must not report a position
@@ -324,7 +329,7 @@ class Copier:
         # The driver may have read the positions before both processes were frozen, and another worker may copy by now.
         if not begun or self._ended_with_lease(began_s):
             return False
-        self._start()
+        self._start(link.start.result())
         return True
 
     def _ended_with_lease(self, began_s: float) -> bool:
@@ -340,9 +345,8 @@ class Copier:
             self._link.ask({"type": "claimed"})
             await asyncio.sleep(channel.REPORT_INTERVAL_S)
 
-    def _start(self) -> None:
-        """Start every partition at the position sent by the driver."""
-        message = self._link.start.result()
+    def _start(self, message: dict[str, Any]) -> None:
+        """Start partitions at the positions sent by the driver. It sends those of others when their holders have ended."""
         rows = message["starts"]
         if self._changer is not None:
             self._changer.continue_attempts(message["attempts"])
@@ -358,8 +362,8 @@ class Copier:
             lease = before.taken_over(now_ms)
             self._positions.start_at(tp, start.committed, lease, seen=start.seen, entered=start.clean)
             self._commits.start(tp, start)
+            self._awake.begin(self._cursors[tp])
         self._opening.begin(starts)
-        self._tasks.spawn(self._watch.run())
 
     def _handle(self, partition: TopicPartition, event: PartitionEvent) -> None:
         if self._events is not None:
@@ -377,6 +381,7 @@ class Copier:
     # -- copying -----------------------------------------------------------------------------------------------------
 
     async def _work(self) -> None:
+        self._tasks.spawn(self._watch.run())
         commit_s = self._spec.commit_interval_ms / 1000
         link, commits = self._link, self._commits
         self._reports.compare_clocks()
@@ -403,6 +408,9 @@ class Copier:
             self._source.resume()
         elif message["type"] == "pause":
             self._pause(message["partitions"])
+        elif message["type"] == "start" and not self._ended_with_lease(0.0) and not self._link.stop.is_set():
+            # After the end of the lease other workers may have copied on from there (rule S7).
+            self._start(message)
 
     def _pause(self, rows: list[Any]) -> None:
         """Replace the set of paused partitions; each row has a reason and a time (ms)."""

@@ -24,7 +24,7 @@ class DriverLink:
     """``stop`` is set when the micro-batch has to end, with its ``reason`` and the time ``drain_s`` for the end.
     ``stop_requested`` is true when the driver requested it, ``healthy`` is false after an internal error.
 
-    `lease` and `start` are received once each; ``on_message`` is called for all other messages.
+    `lease` and the first `start` are awaited; ``on_message`` is called for all other messages.
     """
 
     def __init__(self, assignment: Assignment, attempt: int, drain_s: float) -> None:
@@ -189,10 +189,11 @@ class DriverLink:
             # the lease counts from the message that is answered, and from no other message of the driver.
             if self._asked:
                 self._renewed_at = max(self._renewed_at, self._asked.popleft())
-        elif kind in ("lease", "start"):
-            future = self.lease if kind == "lease" else self.start
-            if not future.done():
-                future.set_result(message)
+        elif kind == "lease":
+            if not self.lease.done():
+                self.lease.set_result(message)
+        elif kind == "start" and not self.start.done():
+            self.start.set_result(message)
         elif kind == "stop":
             self.drain_s = float(message["drain_s"])
             if not self.stop.is_set():

@@ -96,6 +96,7 @@ class _Flow:
             self._add(names.MICRO_BATCHES, batches, str(task))
         self._add(names.MICRO_BATCHES_LOST, flow.lost_micro_batches)
         self._add(names.FAILING_LANES, flow.failing_lanes)
+        self._add(names.MOVED_PARTITIONS, flow.moved_partitions)
         for kind, count in flow.differences.items():
             self._add(names.DIFFERENCES, count, kind)
         if flow.verified_records:

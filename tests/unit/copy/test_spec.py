@@ -5,7 +5,6 @@ import json
 
 from mm2.codec import decode, encode
 from mm2.copy.driver.engine import _sum_gaps
-from mm2.copy.driver.lane import lane_partitions
 from mm2.copy.spec import ChangesSpec, CopySpec, PartitionProgress, PartitionSpec, SyncsSpec, TransactionsSpec
 from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
@@ -94,19 +93,3 @@ def test_lag_is_zero_while_unknown_and_never_negative() -> None:
 def test_gaps_add_up_by_reason() -> None:
     other = progress()._replace(gaps={"control": 1, "compacted": 9})
     assert _sum_gaps([progress(), other]) == {"control": 3, "compacted": 9}
-
-
-def test_lanes_share_the_partitions_evenly_and_completely() -> None:
-    for partitions in (1, 2, 7, 50):
-        for lanes in (0, 1, 3, 8, 100):
-            lanes_of = lane_partitions(dataclasses.replace(spec_of(partitions, lanes), transactions=None))
-            sizes = [len(lane) for lane in lanes_of]
-            assert sum(sizes) == partitions
-            assert max(sizes) - min(sizes) <= 1
-            assert min(sizes) >= 1
-            assert len(lanes_of) <= (lanes or partitions)
-            assert {part for lane in lanes_of for part in lane} == set(spec_of(partitions).partitions)
-
-
-def test_a_transaction_has_one_producer_so_there_is_one_lane() -> None:
-    assert len(lane_partitions(spec_of(50, 8))) == 1

@@ -56,7 +56,7 @@ class _Ways:
 
 
 class Opening:
-    """Starts all partitions of a micro-batch. ``settle`` ends the transactions of a predecessor that fill gaps; False at the
+    """Starts the partitions of a micro-batch. ``settle`` ends the transactions of a predecessor that fill gaps; False at the
     stop.
     """
 
@@ -83,8 +83,8 @@ class Opening:
         self._log = structlog.get_logger("mm2.copy.executor.opening")
 
     def begin(self, starts: Mapping[TopicPartition, Start]) -> None:
-        """Start every partition, each as soon as possible."""
-        self._begin({tp: starts.get(tp, Start(None)) for tp in self._cursors}, confirmed=False)
+        """Start these partitions, each as soon as possible."""
+        self._begin(starts, confirmed=False)
 
     def _begin(self, starts: Mapping[TopicPartition, Start], *, confirmed: bool) -> None:
         """``confirmed``: the ids of their remote topics are."""

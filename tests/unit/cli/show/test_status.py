@@ -167,6 +167,7 @@ def test_what_only_a_process_knows_is_null_in_json() -> None:
     shown = document(snapshot(flow(evidence=OUTSIDE)))
     (one,) = shown["flows"]
     names = ["records", "bytes", "batches", "latency", "micro_batches", "lost_micro_batches", "failing_lanes", "filled"]
+    names.append("moved_partitions")
     assert {name: one[name] for name in names} == dict.fromkeys(names)
     assert (one["partitions"][0]["records"], one["partitions"][0]["bytes"]) == (None, None)
     assert (shown["spark"], shown["reloads"], shown["certificates"]) == (None, None, None)

@@ -11,8 +11,8 @@ import pytest
 
 from mm2.copy.driver.batch import MicroBatch
 from mm2.copy.driver.engine import CopyEngine, CopyFailed, CopyJob
+from mm2.copy.spec import PartitionSpec
 from mm2.reasons import SparkDown, SparkDownCode
-from tests.support.waiting import wait_until
 from tests.unit.copy.driver.test_lane import spec_of
 
 
@@ -106,6 +106,9 @@ def test_a_stopped_context_has_no_slots_until_there_is_another(monkeypatch: pyte
     assert engine.slots.count == 0
 
 
+FOUR = tuple(PartitionSpec("t", index, "A.t") for index in range(4))
+
+
 @pytest.mark.parametrize("is_local", [True, False])
 def test_lanes_that_cannot_be_started_fail_the_task_and_leave_none_behind(
     monkeypatch: pytest.MonkeyPatch, is_local: bool
@@ -122,37 +125,21 @@ def test_lanes_that_cannot_be_started_fail_the_task_and_leave_none_behind(
     monkeypatch.setattr("mm2.copy.driver.lane.Lane.start", start)
     engine: Any = CopyEngine({} if is_local else {"spark.master": "yarn"})
     engine.start = lambda: None
-    engine.share = lambda _until: 4
+    engine.slots.resize(4)
     engine.submit = lambda _lane, batch: None
     spec = replace(spec_of(60_000), lanes=2)
     if is_local:
         with pytest.raises(RuntimeError, match="can't start new thread"):
             engine.open(spec, lambda _: {})
     else:
-        job = engine.open(spec, lambda _: {})
-        wait_until(lambda: job._failure)
+        job = engine.open(replace(spec, partitions=FOUR), lambda _: {})
+        engine.balancer.balance(0.0)
         with pytest.raises(CopyFailed, match="can't start new thread"):
             job.wait(0)
         assert job.stop(10)
     assert len(lanes) == 2
     assert all(lane.join(0) for lane in lanes)
     assert not engine._jobs
-
-
-def test_the_lanes_of_a_task_wait_for_the_first_executor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long its container takes: the number of lanes does not grow before the task is restarted."""
-    monkeypatch.setattr("mm2.copy.driver.engine._SETTLE_AT_MOST_S", 0.0)
-    monkeypatch.setattr("mm2.copy.driver.engine._SLOTS_SEEN_S", 0.0)
-    engine: Any = CopyEngine({"spark.master": "yarn"})
-    engine.spark = SimpleNamespace(context=lambda **_: None)
-    counts = iter([0] * 50 + [9])
-
-    class Until:
-        def wait(self, _timeout_s: float) -> bool:
-            engine.slots.resize(next(counts, 9))
-            return False
-
-    assert engine.share(Until()) == 8, "one of the slots is for the lane that hands off"
 
 
 def test_a_task_without_lanes_has_the_reason() -> None:

@@ -18,7 +18,7 @@ from mm2.codec import decode, encode
 from mm2.copy.driver import batch as batches
 from mm2.copy.driver import lane as lanes
 from mm2.copy.driver.batch import MicroBatch
-from mm2.copy.driver.lane import Lane
+from mm2.copy.driver.lane import Lane, MovedPartition
 from mm2.copy.driver.slots import Slots
 from mm2.copy.progress.ledger import Ledger, Pause, chunk_record, entry_record
 from mm2.copy.progress.segments import Segment, SegmentChunk, UnwrittenChunks
@@ -493,6 +493,62 @@ def test_an_executor_that_stops_responding_is_replaced(monkeypatch: pytest.Monke
         successor = stage.next()
         assert frozen in stage.cancelled
         assert stage.begun(successor)[T0] == 6
+
+
+@pytest.mark.usefixtures("short_lease")
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_lane_gives_partitions_away_when_its_batch_can_no_longer_write(is_lost: bool) -> None:
+    """Another executor begins with them at once (rule S7)."""
+    stage, moved = Stage(60_000), list[tuple[float, MovedPartition]]()
+    stage.lane._on_moved = lambda given: moved.extend((time.monotonic(), one) for one in given)
+    stage.lane.start()
+    batch = stage.next()
+    stage.begun(batch)
+    report(batch, row(T0, 4))
+    stage.lane.copy_next(())
+    wait_until(lambda: stage.messages(batch, "stop"))
+    assert moved == []
+    attempts = [["t", 0, 9, 3, 180_000]]
+    if is_lost:
+        batch.ended("the network is broken")
+    else:
+        rows = [list(row(T0, 5)), list(row(T1, 7))]
+        starts = [[*T0, encode(Start(5, 5, clean=True))]]
+        batch.received({"type": "final", "partitions": rows, "starts": starts, "attempts": attempts})
+    assert stage.lane.join(60), "nothing is left for it"
+    assert [one.part.source for _, one in moved] == [T0, T1]
+    (at_s, first), (_, second) = moved
+    if is_lost:
+        assert at_s >= batch.lease_ends_at > 0
+        assert (first.start, second.start, first.row) == (None, None, row(T0, 4))
+    else:
+        assert (decode(Start, first.start), second.start) == (Start(5, 5, clean=True), None)
+        assert (first.row, second.row, first.attempts) == (row(T0, 5), row(T1, 7), (attempts[0],))
+    assert stage.lane.progress() == []
+
+
+def test_a_lane_without_partitions_prepares_them_and_starts_them_when_it_gets_them() -> None:
+    stage = Stage(60_000)
+    stage.lane._held.clear()
+    with running(stage) as lane:
+        batch = stage.next()
+        assert stage.begun(batch) == {}
+        wait_until(lambda: set(lane.prepared) == {T0, T1})
+        assert (lane.status.partitions, lane.progress()) == (0, [])
+        stage.positions = {T1: 3}
+        parts = lane.partitions
+        handed = MovedPartition(parts[0], encode(Start(9, 9, clean=True)), row(T0, 9), (["t", 0, 9, 3, 5],))
+        lane.accept([handed, MovedPartition(parts[1], None, None, ())])
+        wait_until(lambda: len(stage.messages(batch, "start")) == 2)
+        message = stage.messages(batch, "start")[1]
+        starts = {TopicPartition(*tp): decode(Start, start) for *tp, start in message["starts"]}
+        assert starts == {T0: Start(9, 9, clean=True), T1: Start(3)}
+        assert message["attempts"] == [["t", 0, 9, 3, 5]]
+        assert stage.read == [[T1]], "the start that was handed off is not read"
+        report(batch, row(T0, 12, records=3))
+        (shown,) = lane.progress()
+        assert (shown.position, shown.records) == (12, 12), "counted on"
+        assert not stage.messages(batch, "stop"), "the batch continues"
 
 
 def test_a_lease_that_was_renewed_during_the_cancellation_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:

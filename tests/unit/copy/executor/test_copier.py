@@ -88,13 +88,14 @@ def test_the_final_report_ends_the_lease() -> None:
     asyncio.run(run())
 
 
-def test_lease_and_start_come_once_and_everything_else_is_passed_on() -> None:
+def test_the_lease_and_the_first_start_are_awaited_and_everything_else_is_passed_on() -> None:
     link = DriverLink(ASSIGNMENT, 0, 8)
     words: list[dict[str, Any]] = []
     link.on_message = words.append
     throttle = {"type": "throttle", "rate": 1, "topics": {}}
-    hear(link, {"type": "lease"}, {"type": "start", "starts": []}, {"type": "start", "starts": [1]}, throttle)
-    assert (link.start.result()["starts"], words) == ([], [throttle])
+    later = {"type": "start", "starts": [1]}
+    hear(link, {"type": "lease"}, {"type": "lease"}, {"type": "start", "starts": []}, later, throttle)
+    assert (link.start.result()["starts"], words) == ([], [later, throttle])
     assert link.lease.done()
 
 
@@ -170,7 +171,7 @@ def test_start_positions_from_before_the_lease_expired_are_not_used(
     async def run() -> tuple[bool, str]:
         copier = Copier(ASSIGNMENT, 0)
         copier._commits = cast(Any, SimpleNamespace(claim=claim))
-        monkeypatch.setattr(copier, "_start", lambda: asked.append("start"))
+        monkeypatch.setattr(copier, "_start", lambda _: asked.append("start"))
         link = copier._link
         link._renewed_at = 900.0  # before it had to wait for its predecessor
         monkeypatch.setattr(link, "send", asked.append)
@@ -188,6 +189,34 @@ def test_start_positions_from_before_the_lease_expired_are_not_used(
     expected = (False, "no message from the driver for 5 s") if is_late else (True, "")
     assert asyncio.run(run()) == expected
     assert (asked[0], "start" in asked) == ({"type": "claimed"}, not is_late)
+
+
+@pytest.mark.parametrize(
+    ("unanswered_s", "is_stopping", "begins"), [(1, False, True), (6, False, False), (1, True, False)]
+)
+def test_partitions_of_another_lane_begin_later_unless_the_lease_has_expired(
+    unanswered_s: float, is_stopping: bool, begins: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver may have read the positions before this process was frozen (rule S7)."""
+    copier, message = Copier(ASSIGNMENT, 0), {"type": "start", "starts": [], "attempts": []}
+    begun: list[object] = []
+    monkeypatch.setattr(copier, "_start", begun.append)
+    copier._link._renewed_at = channel.now_s() - unanswered_s
+    if is_stopping:
+        copier._link.end("the driver requested the stop")
+    copier._on_message(message)
+    assert begun == ([message] if begins else [])
+    assert copier._link.stop.is_set() != begins, "it is not continued without these partitions"
+
+
+def test_a_partition_without_a_start_position_is_neither_committed_nor_reported() -> None:
+    """Another micro-batch is copying it."""
+    bench, awake = Bench(), AwakeCursors()
+    awake.expected.add(bench.cursor)
+    awake.wake(bench.cursor)
+    assert (awake.uncommitted, awake.unreported) == ({}, {})
+    awake.begin(bench.cursor)
+    assert [*awake.uncommitted] == [*awake.unreported] == [bench.cursor]
 
 
 def test_a_pause_message_replaces_all_pauses_and_the_source_reconsiders() -> None:
