@@ -10,7 +10,7 @@ from typing import Final
 from mm2.copy.changes import FILTERED, SKIPPED
 from mm2.copy.progress.ledger import Ledger, Verified
 from mm2.copy.progress.segments import CHUNKS_KEPT, Gap, Segment, SegmentChunk
-from mm2.copy.progress.session import LedgerEntry, Origin, Rules
+from mm2.copy.progress.session import CopyOrigin, LedgerEntry, Rules
 from mm2.copy.progress.translation import Translation, holes
 from mm2.kafka.admin import Admin
 from mm2.kafka.errors import BrokerFailure, KafkaFailure, value_of
@@ -469,7 +469,7 @@ def _pass_notes(plan: PartitionPlan, found: Plan, entry: LedgerEntry) -> list[st
     return [*notes, *filter(None, (_other_changes(plan, entry), entry.note))]
 
 
-def _notes_before_ledger(found: Plan, chunks: Sequence[SegmentChunk], origin: Origin) -> list[str]:
+def _notes_before_ledger(found: Plan, chunks: Sequence[SegmentChunk], origin: CopyOrigin) -> list[str]:
     """A note if the target has records before the ledger's first segment."""
     one = found.passes[0] if found.passes else None
     if one is None or one.route.segments or one.target_first == one.target_after:

@@ -121,7 +121,7 @@ class CopyId(NamedTuple):
         return bool(self.connector and other.connector) and self[:2] != other[:2]
 
 
-class Origin(NamedTuple):
+class CopyOrigin(NamedTuple):
     """How copying of a partition began without an entry (`mm2.reasons.OriginCode`, "": the remote partition was empty, or this is not
     known), and the log end offset of the remote partition at that time.
     """
@@ -320,7 +320,7 @@ class LedgerEntry:
     copy_id: CopyId = field(default=CopyId(), metadata=stored("copy", omits_default=True))
     is_unbegun: bool = field(default=False, metadata=stored("unbegun", omits_default=True))
     written_by: int = field(default=-1, metadata=_OPTIONAL)
-    origin: Origin = field(default=Origin(), metadata=_OPTIONAL)
+    origin: CopyOrigin = field(default=CopyOrigin(), metadata=_OPTIONAL)
 
     @property
     def lost_ranges(self) -> int:
@@ -461,7 +461,7 @@ class Start:
     moved: bool = False
     seen: Seen = Seen()  # noqa: RUF009  (immutable)
     unwritten: UnwrittenChunks = UnwrittenChunks()  # noqa: RUF009  (immutable)
-    origin: Origin = Origin()  # noqa: RUF009  (immutable)
+    origin: CopyOrigin = CopyOrigin()  # noqa: RUF009  (immutable)
 
 
 def start_of(

@@ -15,7 +15,7 @@ from mm2.connect.api import ConnectError, SourceTaskContext
 from mm2.connect.runtime.exactly_once_settings import task_transactional_id
 from mm2.connect.stores.config_state import ConnectorTaskId
 from mm2.copy.progress.ledger import Ledger
-from mm2.copy.progress.session import CopyId, LedgerEntry, Origin, Seen, Start, WrittenPosition
+from mm2.copy.progress.session import CopyId, CopyOrigin, LedgerEntry, Seen, Start, WrittenPosition
 from mm2.copy.progress.target_progress import TargetLookUp
 from mm2.copy.progress.written_positions import offset_key, offsets_ends, read_written_positions
 from mm2.copy.spec import CopySpec
@@ -111,7 +111,7 @@ class StartPositions:
                 code = _origin_of(written[tp], committed[tp])
             else:
                 code = OriginCode.START_FROM if tp in committed else OriginCode.NO_POSITION
-            found[tp] = replace(starts[tp], origin=Origin(code.value, end))
+            found[tp] = replace(starts[tp], origin=CopyOrigin(code.value, end))
         if found:
             example = min(found)
             log.warning(

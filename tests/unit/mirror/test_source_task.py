@@ -19,10 +19,10 @@ from mm2.copy.progress.ledger import Ledger, LedgerLog, Pause, chunk_record, ent
 from mm2.copy.progress.segments import Segment, SegmentChunk
 from mm2.copy.progress.session import (
     CopyId,
+    CopyOrigin,
     Lease,
     LedgerEntry,
     Mark,
-    Origin,
     PositionHeader,
     PreviousCommit,
     Seen,
@@ -402,9 +402,9 @@ def test_how_copying_begins_into_a_partition_that_is_not_empty_is_kept(
     env = Environment(exactly_once=exactly_once)
     env.positions.held, env.read = held, {T0: read}
     env.headers = {} if header is None else {T0: header}
-    assert env.starts()[T0].origin == Origin()
+    assert env.starts()[T0].origin == CopyOrigin()
     env.remote_ends = {T0: 10}
-    assert env.starts()[T0].origin == Origin(code, 10)
+    assert env.starts()[T0].origin == CopyOrigin(code, 10)
 
 
 def test_a_predecessor_that_commits_between_the_two_readings_is_read_again() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from mm2.copy.progress.ledger import Ledger, Verified, chunk_record, entry_record
 from mm2.copy.progress.segments import Cut, Gap, Segment, SegmentChunk
-from mm2.copy.progress.session import FormerTopic, LedgerEntry, Mark, Origin, PreviousCommit, Rules, Session
+from mm2.copy.progress.session import CopyOrigin, FormerTopic, LedgerEntry, Mark, PreviousCommit, Rules, Session
 from mm2.kafka.errors import BrokerFailure
 from mm2.kafka.structs import PartitionInfo, ProducerIdentity, TopicInfo, TopicPartition
 from mm2.reasons import OriginCode
@@ -79,7 +79,7 @@ def test_ranges_end_at_the_position_of_the_flow_and_not_at_the_log_end_offsets()
 
 def test_what_another_program_has_copied_is_compared_by_content_with_a_note() -> None:
     """Java's MirrorMaker copied the first 50 records, and 5 of the next ones after its last commit."""
-    origin = Origin(OriginCode.OTHER_POSITION, 55)
+    origin = CopyOrigin(OriginCode.OTHER_POSITION, 55)
     entry = LedgerEntry("t", 0, "A.t", Mark(100, 105, 50), 100, "s", "r", origin=origin)
     chunk = SegmentChunk(0, [Segment(50, 55, 50)])
     sides = side("t", "s", 0, 100), side("A.t", "r", 0, 105, compacted=True)
@@ -107,7 +107,7 @@ def test_what_another_program_has_copied_is_compared_by_content_with_a_note() ->
         (OriginCode.NO_POSITION, "the flow began without a position, when the remote partition ended at offset 55"),
         ("", "it is not known which program has written them"),
     ):
-        other = planned(ledger_of(replace(entry, origin=Origin(code, 55)), chunk), *sides)
+        other = planned(ledger_of(replace(entry, origin=CopyOrigin(code, 55)), chunk), *sides)
         assert other.notes == [f"{begin}{end}"]
         assert "copied again" in other.spans[0].twice
     dropped = planned(ledger_of(replace(entry, chunk=3), SegmentChunk(3, chunk.segments)), *sides)

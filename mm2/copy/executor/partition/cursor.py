@@ -40,11 +40,11 @@ from mm2.copy.progress.session import (
     LOST_KEPT,
     UNBOUNDED,
     CopyId,
+    CopyOrigin,
     FormerTopic,
     LedgerEntry,
     Lost,
     Mark,
-    Origin,
     PartitionCondition,
 )
 from mm2.copy.progress.target_progress import FoundBatch
@@ -77,7 +77,7 @@ class Cursor(CopyState):
     written_by: int = -1
     #: The predecessor has ended with the position acknowledged, so the target need not be compared.
     is_handed_off: bool = False
-    origin: Origin = Origin()  # noqa: RUF009  (immutable)  # see `LedgerEntry.origin`
+    origin: CopyOrigin = CopyOrigin()  # noqa: RUF009  (immutable)  # see `LedgerEntry.origin`
     retired: tuple[str, ...] = ()  # replaced topic ids of both sides
     former: FormerTopic | None = None  # see `LedgerEntry.former`
     last_stable: int = -1

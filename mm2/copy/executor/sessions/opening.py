@@ -31,7 +31,7 @@ from mm2.copy.executor.sessions.losses import recreated
 from mm2.copy.executor.sessions.new_sessions import NewSessions
 from mm2.copy.executor.sessions.session_table import SessionTable
 from mm2.copy.progress.segments import Trail
-from mm2.copy.progress.session import FormerTopic, LedgerEntry, Origin, Start
+from mm2.copy.progress.session import CopyOrigin, FormerTopic, LedgerEntry, Start
 from mm2.copy.spec import CopySpec
 from mm2.copy.states import LASTS_UNTIL_RESET, PartitionState
 from mm2.kafka.errors import KafkaFailure
@@ -180,7 +180,7 @@ class Opening:
         if is_former:
             self._leave(cursor, entry, start)
         if start.moved and self._has_another_target(entry):
-            cursor.origin = Origin()
+            cursor.origin = CopyOrigin()
             cursor.window.trail.restart()
             cursor.retired = retire(cursor.retired, entry.target_id)
         cursor.lost, cursor.lost_before = list(entry.lost), entry.lost_before
@@ -209,7 +209,7 @@ class Opening:
             position = entry.mark.source if start.position is None else min(start.position, entry.mark.source)
             cursor.former = FormerTopic(entry.remote_topic, position)
         cursor.window.trail.restart()
-        cursor.window.foreign, cursor.origin = 0, Origin()
+        cursor.window.foreign, cursor.origin = 0, CopyOrigin()
         self._log.info(
             "the remote topic has another name, copying continues there",
             partition=str(cursor.partition),
