@@ -48,6 +48,26 @@ class TargetLossCode(StrEnum):
     STOPPED = "stopped"  # copying has stopped because the log contradicts what was copied: its end proves nothing
 
 
+class OriginCode(StrEnum):
+    """How copying of a partition began where the ledger had no entry of it and the remote partition was not empty."""
+
+    OTHER_POSITION = "other_position"  # at a position that no copy session has written: Java's MirrorMaker, or a user
+    OWN_POSITION = "own_position"  # at a position that a copy session of the flow has written: the ledger was lost
+    START_FROM = "start_from"  # without a position, at an offset of start.from
+    NO_POSITION = "no_position"  # without a position
+
+    @property
+    def note(self) -> str:
+        """What this means for the records of the target; "" if Java's MirrorMaker explains it."""
+        if self is OriginCode.OTHER_POSITION:
+            return ""
+        how = {
+            OriginCode.OWN_POSITION: "without its ledger",
+            OriginCode.START_FROM: "at an offset of start.from",
+        }.get(self, "without a position")
+        return f"copying began {how}, and the remote partition was not empty: what was copied before may be there twice (mm2 verify)"
+
+
 class PauseCode(StrEnum):
     """Why a partition is PAUSED."""
 

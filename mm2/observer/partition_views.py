@@ -61,7 +61,7 @@ def view_of(
         record_bytes = row.bytes / row.records
     elif record_bytes is None and tp in inputs.source.stamps:
         record_bytes = inputs.source.stamps[tp].record_bytes  # of those at the position on the source
-    note = "" if entry is None else entry.note
+    note = "" if entry is None else entry.note or entry.origin.note
     if state in HEALTHY and reason:
         note, reason = reason, ""  # not blocking; without a writable ledger it is nowhere else
     records, size = inputs.status.left.get(tp, (0, 0)) if status is None else (status.records, status.bytes)

@@ -10,12 +10,13 @@ from typing import Final
 from mm2.copy.changes import FILTERED, SKIPPED
 from mm2.copy.progress.ledger import Ledger, Verified
 from mm2.copy.progress.segments import CHUNKS_KEPT, Gap, Segment, SegmentChunk
-from mm2.copy.progress.session import LedgerEntry, Rules
+from mm2.copy.progress.session import CopyOrigin, LedgerEntry, Rules
 from mm2.copy.progress.translation import Translation, holes
 from mm2.kafka.admin import Admin
 from mm2.kafka.errors import BrokerFailure, KafkaFailure, value_of
 from mm2.kafka.structs import EARLIEST, LATEST, ConfigEntry, OffsetInfo, TopicInfo, TopicPartition
 from mm2.mirror.common.discovery import vanished
+from mm2.reasons import OriginCode
 from mm2.verify.comparing.findings import Explained
 from mm2.verify.comparing.passes import (
     INVISIBLE,
@@ -36,6 +37,23 @@ _SPANS_PER_TASK: Final = 8
 _TOPICS_PER_REQUEST: Final = 500
 #: Reasons of gaps that are found by applying the flow's changes again, not taken from the ledger.
 _DROPPED: Final = frozenset({FILTERED, SKIPPED})
+
+
+#: Which program has written the records before the ledger, by `mm2.reasons.OriginCode`.
+_BEFORE_LEDGER: Final[Mapping[str, str]] = {
+    OriginCode.OTHER_POSITION: "another program has written them, such as Java's MirrorMaker, or the ledger was lost",
+    OriginCode.OWN_POSITION: "the ledger was lost; the flow had a position when it began",
+    OriginCode.START_FROM: "the flow began at an offset of start.from, when the remote partition ended at offset {end}",
+    OriginCode.NO_POSITION: "the flow began without a position, when the remote partition ended at offset {end}",
+}
+#: Why the flow has copied some of them again; "" only where the flow began at the position of another program.
+_TWICE: Final[Mapping[str, str]] = {
+    OriginCode.OTHER_POSITION: "",
+    OriginCode.OWN_POSITION: "copied again after the position at which the flow began without its ledger",
+    OriginCode.START_FROM: "copied again after the offset of start.from at which the flow began",
+    OriginCode.NO_POSITION: "copied again, as the flow had no position when it began",
+}
+_UNKNOWN_ORIGIN: Final = "on the target before the ledger begins, and copied again"
 
 
 class NotInFlow(Exception):
@@ -376,9 +394,15 @@ def _by_ledger(
         plan.explained[reason] = plan.explained.get(reason, 0) + offsets
     plan.notes += _pass_notes(plan, found, entry)
     if not bounds.is_incremental:
-        plan.notes += _notes_before_ledger(found, chunks)
+        plan.notes += _notes_before_ledger(found, chunks, entry.origin)
     visible = [gap for gap in gaps if gap.reason not in INVISIBLE and gap.after > gap.first]
-    plan.spans += _spans(base, bounds, found, visible, (source[0], plan.after))
+    plan.spans += _spans(
+        replace(base, twice=_TWICE.get(entry.origin.code, _UNKNOWN_ORIGIN)),
+        bounds,
+        found,
+        visible,
+        (source[0], plan.after),
+    )
 
 
 def _known_from(ledger: Ledger, entries: Iterable[LedgerEntry]) -> int:
@@ -443,18 +467,20 @@ def _pass_notes(plan: PartitionPlan, found: Plan, entry: LedgerEntry) -> list[st
     return [*notes, *filter(None, (_other_changes(plan, entry), entry.note))]
 
 
-def _notes_before_ledger(found: Plan, chunks: Sequence[SegmentChunk]) -> list[str]:
+def _notes_before_ledger(found: Plan, chunks: Sequence[SegmentChunk], origin: CopyOrigin) -> list[str]:
     """A note if the target has records before the ledger's first segment."""
     one = found.passes[0] if found.passes else None
     if one is None or one.route.segments or one.target_first == one.target_after:
         return []
-    if found.is_cut_off(one.target_first, one.target_after):
+    cut_off = [(gap.first, gap.after) for gap in found.cut_off]
+    # Between the records of a source log that was cut off are only the markers of their transactions.
+    if cut_off and all(after - first <= 1 for first, after in holes(cut_off, one.target_first, one.target_after)):
         return []
     which = f"before source offset {one.joint} (target offset {one.target_after}) " if one.is_before_ledger else ""
     why = (
         "the ledger does not contain them any more"
         if chunks and chunks[0].number
-        else "another program has written them, such as Java's MirrorMaker, or the ledger was lost"
+        else _BEFORE_LEDGER.get(origin.code, "it is not known which program has written them").format(end=origin.target)
     )
     return [f"records {which}were compared by content, which is less certain: {why}"]
 

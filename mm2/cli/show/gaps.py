@@ -65,6 +65,9 @@ class PartitionGaps:
             ],
             "lost_before": self.entry.lost_before,
             "kept_on_source": self.kept,
+            "origin": {"code": self.entry.origin.code, "target": self.entry.origin.target}
+            if self.entry.origin.code
+            else None,
             "target_loss": {"code": self.on_target.code, "message": self.on_target.message}
             if isinstance(self.on_target, TargetLoss)
             else None,
@@ -186,6 +189,8 @@ def write_gaps(
             f"{partition.entry.source}  on {flow.pair.source} only, kept by mm2 failback: {counted(run.records, 'record')}, {run}\n"
             for run in partition.kept
         )
+        if note := partition.entry.origin.note:
+            out.write(f"{partition.entry.source}  at target offset {number(partition.entry.origin.target)} {note}\n")
         if partition.entry.lost_before:
             out.write(f"{partition.entry.source}  {number(partition.entry.lost_before)} lost ranges before these\n")
         out.writelines(

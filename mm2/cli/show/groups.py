@@ -106,7 +106,7 @@ def run(options: Any) -> int:
     if is_unknown:
         sys.stderr.write(
             f"mm2: {flow.pair} has no checkpoint of {options.group} and reports no reason: the group is not selected (groups, groups.exclude), has "
-            "committed no offsets of replicated topics, or does not exist.\n"
+            "committed no offsets of replicated topics, or does not exist, or the topic of the checkpoints was deleted.\n"
         )
     return EXIT_NOT_WELL if rows or is_unknown else EXIT_WELL
 

@@ -34,6 +34,7 @@ from typing import Any, Final, NamedTuple, Self
 from mm2.codec import decode, decode_fields, encode, encode_fields, stored
 from mm2.copy.progress.segments import SegmentChunk, Trail, UnwrittenChunks
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
+from mm2.reasons import OriginCode
 
 SEQUENCES: Final = 1 << 31
 #: `LedgerEntry.shared_until` where the end is not known yet.
@@ -118,6 +119,20 @@ class CopyId(NamedTuple):
     def is_other(self, other: CopyId) -> bool:
         """Whether both are known and are different connectors. The same connector may read from another cluster since."""
         return bool(self.connector and other.connector) and self[:2] != other[:2]
+
+
+class CopyOrigin(NamedTuple):
+    """How copying of a partition began without an entry (`mm2.reasons.OriginCode`, "": the remote partition was empty, or this is not
+    known), and the log end offset of the remote partition at that time.
+    """
+
+    code: str = ""
+    target: int = -1
+
+    @property
+    def note(self) -> str:
+        """See `OriginCode.note`; "" also for the code of a later version."""
+        return OriginCode(self.code).note if self.code in set(OriginCode) else ""
 
 
 class FormerTopic(NamedTuple):
@@ -269,7 +284,7 @@ class LedgerEntry:
     may be unanswered (rule S9; -1: there are none after the mark). ``copy_id`` is the connector that the entry belongs to.
     ``written_by`` is the producer id of the record before the mark's target offset, if it was written in a transaction (-1: unknown).
     ``is_unbegun``: the partition stopped before copying began, so the
-    entry shows its ``condition`` and nothing else is known.
+    entry shows its ``condition`` and nothing else is known. ``origin`` is that of the first entry.
     """
 
     topic: str
@@ -304,6 +319,7 @@ class LedgerEntry:
     copy_id: CopyId = field(default=CopyId(), metadata=stored("copy", omits_default=True))
     is_unbegun: bool = field(default=False, metadata=stored("unbegun", omits_default=True))
     written_by: int = field(default=-1, metadata=_OPTIONAL)
+    origin: CopyOrigin = field(default=CopyOrigin(), metadata=_OPTIONAL)
 
     @property
     def lost_ranges(self) -> int:
@@ -433,6 +449,7 @@ class Start:
     newest of its trail. ``clean``: nothing was written in this session since the entry's mark. ``moved``: the
     position is not the one in the ledger. ``seen`` is that of `PositionHeader`, for the entries of the new lease
     holder. ``unwritten`` are changes of the trail that the predecessor handed off without an acknowledged commit.
+    ``origin`` is that of the first entry, where there is none.
     """
 
     position: int | None
@@ -443,6 +460,7 @@ class Start:
     moved: bool = False
     seen: Seen = Seen()  # noqa: RUF009  (immutable)
     unwritten: UnwrittenChunks = UnwrittenChunks()  # noqa: RUF009  (immutable)
+    origin: CopyOrigin = CopyOrigin()  # noqa: RUF009  (immutable)
 
 
 def start_of(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any, Final
 
@@ -13,15 +15,17 @@ from mm2.connect.api import ConnectError, SourceTaskContext
 from mm2.connect.runtime.exactly_once_settings import task_transactional_id
 from mm2.connect.stores.config_state import ConnectorTaskId
 from mm2.copy.progress.ledger import Ledger
-from mm2.copy.progress.session import CopyId, LedgerEntry, Seen, Start, WrittenPosition
+from mm2.copy.progress.session import CopyId, CopyOrigin, LedgerEntry, Seen, Start, WrittenPosition
 from mm2.copy.progress.written_positions import offset_key, offsets_ends, read_written_positions
 from mm2.copy.spec import CopySpec
+from mm2.kafka.admin import Admin
 from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.errors import BrokerFailure, DisconnectedFailure, KafkaFailure
 from mm2.kafka.producer.transactions import TransactionCoordinatorClient
-from mm2.kafka.structs import TopicPartition
+from mm2.kafka.structs import EARLIEST, LATEST, OffsetInfo, TopicPartition
 from mm2.mirror.notes.source_cluster import AcceptedSource, accepted_source
 from mm2.mirror.source.start_from import StartFrom
+from mm2.reasons import OriginCode
 
 log = structlog.get_logger("mm2.mirror.source_task")
 
@@ -79,24 +83,70 @@ class StartPositions:
         for tp, start in starts.items():
             if start.moved and start.entry is not None:
                 log.warning(
-                    "The position was changed by a user or by Java and is used.",
+                    "The position was changed by a user or by Java and is used."
+                    if start.committed is not None
+                    else "The offsets topic has no position any more, as after a reset by a user, or if the topic was lost.",
                     partition=str(tp),
                     position=start.position,
                     ledger=start.entry.mark.source,
                 )
             if start.position is None and tp in self._start_from.offsets:
                 starts[tp] = replace(start, position=self._start_from.offsets[tp])
-        starts = self._accepted(ledger, starts)
-        forgotten = sum(start.entry is None and start.committed is not None for start in starts.values())
-        if forgotten and not self._context.worker.exactly_once:
-            log.warning(
-                "Some positions have no ledger entry, because Java wrote them or the ledger was lost: records that were copied after "
-                "them are copied again.",
-                partitions=forgotten,
-            )
+        starts = self._with_origins(self._accepted(ledger, starts))
         known = sum(start.position is not None for start in starts.values())
         log.info("Copying starts.", partitions=len(wanted), committed=known)
         return starts
+
+    def _with_origins(self, starts: dict[TopicPartition, Start]) -> dict[TopicPartition, Start]:
+        """The starts of partitions without a ledger entry, with how they begin if their remote partitions are not empty. Raises
+        KafkaFailure.
+        """
+        ends = self._ends_of_used({tp for tp, start in starts.items() if start.entry is None})
+        committed = {tp: starts[tp].committed for tp in ends if starts[tp].position is not None}
+        written = self._written_positions({tp: 0 for tp, position in committed.items() if position is not None})
+        found: dict[TopicPartition, Start] = {}
+        for tp, end in ends.items():
+            if tp in written:
+                code = _origin_of(written[tp], committed[tp])
+            else:
+                code = OriginCode.START_FROM if tp in committed else OriginCode.NO_POSITION
+            found[tp] = replace(starts[tp], origin=CopyOrigin(code.value, end))
+        if found:
+            example = min(found)
+            log.warning(
+                "Some positions have no ledger entry, or there are none, and the remote partitions are not empty: records that were copied "
+                "after them are copied again (mm2 verify).",
+                partitions=dict(Counter(start.origin.code for start in found.values())),
+                example=str(example),
+                target_end=ends[example],
+            )
+        return {**starts, **found}
+
+    def _ends_of_used(self, partitions: AbstractSet[TopicPartition]) -> dict[TopicPartition, int]:
+        """The log end offsets of remote partitions that are not empty, without those that are not known.
+
+        Those of merges may have the records of another source partition, and with preserved offsets they show the position.
+        """
+        copies = Counter(part.target for part in self._spec.partitions)
+        targets = {
+            part.source: part.target
+            for part in self._spec.partitions
+            if part.source in partitions and copies[part.target] == 1 and part.topic not in self._spec.preserved
+        }
+        if not targets:
+            return {}
+        cluster = Cluster(self._spec.target, name=self._spec.target_alias)
+        try:
+            admin = Admin(cluster)
+            starts, ends = (admin.list_offsets(dict.fromkeys(targets.values(), when)) for when in (EARLIEST, LATEST))
+        finally:
+            cluster.close()
+        logs = {tp: (starts[target], ends[target]) for tp, target in targets.items()}
+        return {
+            tp: end.offset
+            for tp, (start, end) in logs.items()
+            if isinstance(start, OffsetInfo) and isinstance(end, OffsetInfo) and start.offset < end.offset
+        }
 
     def _await_explanations(self) -> None:
         """Raise DisconnectedFailure, which is tried again, while a position has just become unexplained.
@@ -312,6 +362,16 @@ class StartPositions:
             if isinstance(error.__cause__, KafkaFailure):
                 raise error.__cause__ from error
             raise ValueError(str(error)) from error
+
+
+def _origin_of(written: WrittenPosition, committed: int | None) -> OriginCode:
+    """Who has written a position that has no ledger entry. Java and exactly-once mode write no header; a user may set it back."""
+    is_own = (
+        written.own is not None
+        or committed is None
+        or any(position is not None and position > committed for position in written.positions)
+    )
+    return OriginCode.OWN_POSITION if is_own else OriginCode.OTHER_POSITION
 
 
 def _next_offset(source: TopicPartition, committed: Mapping[str, Any] | None) -> int | None:

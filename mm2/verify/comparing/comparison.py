@@ -401,7 +401,7 @@ class Comparison:
         joint = self._span.piece.joint
         repeated = max(0, source + count - max(source, joint)) if joint >= 0 else 0
         self.findings.records += count - repeated
-        self.findings.explain(Explained.REPEATED, repeated)
+        self._repeated(source + count - repeated, target + count - repeated, repeated)
         self._explain_holes(source, target)
         self._source.forget_dropped(source)
         if not with_timestamps:
@@ -414,8 +414,16 @@ class Comparison:
             return
         self._shift = target - expected
         if self._shift:
-            detail = f"{self._shift:+,} from the target offset in the ledger"
+            known = "an offset sync" if self._span.by_content else "the ledger"
+            detail = f"{self._shift:+,} from the target offset in {known}"
             self._add(Difference(DifferenceKind.DISPLACED, source, target, count, detail), source)
+
+    def _repeated(self, source: int, target: int, count: int) -> None:
+        """Records from before the ledger, which the flow has copied again."""
+        if not self._span.twice:
+            self.findings.explain(Explained.REPEATED, count)
+        elif count:
+            self._add(Difference(DifferenceKind.DOUBLED, source, target, count, self._span.twice), source)
 
     def _is_in_next_pass(self, source: int | None) -> bool:
         """Whether the ledger contains this source offset, and this pass is before the ledger."""
@@ -662,8 +670,8 @@ class Comparison:
     def _report_extra(self, originals: Originals) -> None:
         for item, near, dropped in self._extra:
             original = originals.get(item.content)
-            if self._is_in_next_pass(original):
-                self.findings.explain(Explained.REPEATED)
+            if original is not None and self._is_in_next_pass(original):
+                self._repeated(original, item.offset, 1)
                 continue
             kind = DifferenceKind.EXTRA if original is None else DifferenceKind.DOUBLED
             detail = f"the flow drops the record that the ledger has there ({dropped})" if dropped else ""

@@ -27,6 +27,7 @@ class Span:
     - ``cut_off``: target offsets of records that are not compared: of a source log that was cut off, or of the other source partitions of
       a merge.
     - ``named``: as in `mm2.copy.spec.PartitionSpec`.
+    - ``twice``: why records are on the target from before the ledger, and from since then; "": another program has copied the former.
     """
 
     topic: str
@@ -44,6 +45,7 @@ class Span:
     named: str = ""
     copied: tuple[int, int] = (0, 0)
     cut_off: tuple[Gap, ...] = ()
+    twice: str = ""
 
     @property
     def source(self) -> TopicPartition:

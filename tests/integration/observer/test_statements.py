@@ -275,6 +275,50 @@ def test_a_flow_that_copies_without_a_topic_of_its_workers_is_not_stopped(
         process.clean_up()
 
 
+@pytest.mark.parametrize("mode", ["disabled", "enabled"])
+def test_records_that_are_copied_again_without_a_position_are_reported_and_not_explained(
+    kafka_a: LocalKafka,
+    kafka_b: LocalKafka,
+    verifier: Verifier,
+    unique: str,
+    tmp_path: Path,
+    capsys: Capsys,
+    mode: str,
+) -> None:
+    """The ledger and the offsets topic were lost. No other program has ever written to the remote topic."""
+    topic, remote, place = f"{unique}.t", f"{unique}-a.{unique}.t", TopicPartition(f"{unique}.t", 0)
+    create(kafka_a, topic, retention__ms="-1")
+    write(kafka_a, topic, numbered(COPIED))
+    more = {f"{unique}-b__exactly__once__source__support": mode}
+    file = file_of(kafka_a, kafka_b, unique, tmp_path, **more)
+    flow, shown = flow_of(file, unique), f"{unique}-a->{unique}-b"
+    processes = [MirrorProcess(file, tmp_path / "log")]
+    try:
+        processes[0].eventually(lambda: is_copied(flow, kafka_b, {place: COPIED}), 120)
+        assert processes[0].stop()[0] == 0
+        end = records_of(kafka_b, remote)
+        for lost in (ledger_topic(f"{unique}-a"), f"mm2-offsets.{unique}-a.internal"):
+            delete(kafka_b, lost)
+        processes.append(MirrorProcess(file, tmp_path / "again"))
+        processes[1].eventually(lambda: is_copied(flow, kafka_b, {place: COPIED}), 120)
+        (line,) = [one for one in processes[1].lines(level="warning") if "have no ledger entry" in one["event"]]
+        assert (line["partitions"], line["target_end"]) == ({"no_position": 1}, end)
+        assert processes[1].stop()[0] == 0
+    finally:
+        for process in processes:
+            process.clean_up()
+    report = Verification(flow.props, verifier).run(VerifyRequest())
+    assert (report.verdict, report.counts) == (Verdict.DIFFERENT, {"doubled": COPIED}), encode(report)
+    (row,) = report.partitions
+    assert (row.records, row.explained) == (COPIED, {}), encode(report)
+    assert row.notes[0].endswith(f"the flow began without a position, when the remote partition ended at offset {end}")
+    note = "copying began without a position, and the remote partition was not empty"
+    code, text = asked(capsys, "gaps", file, shown)[:2]
+    assert (code, f"{topic}-0  at target offset {end} {note}" in text) == (0, True), text
+    (found,) = json.loads(asked(capsys, "status", file, shown, "--json")[1])["flows"]
+    assert found["partitions"][0]["note"].startswith(note), found
+
+
 def records_of(broker: LocalKafka, topic: str) -> int:
     """The end offset of a topic that may not exist."""
     return end_offset(broker, topic) if topic in topics_of(broker) else 0

@@ -19,6 +19,7 @@ from mm2.copy.progress.ledger import Ledger, LedgerLog, Pause, chunk_record, ent
 from mm2.copy.progress.segments import Segment, SegmentChunk
 from mm2.copy.progress.session import (
     CopyId,
+    CopyOrigin,
     Lease,
     LedgerEntry,
     Mark,
@@ -45,6 +46,7 @@ from mm2.mirror.source.start_from import StartFrom
 from mm2.mirror.source.start_positions import StartPositions
 from mm2.mirror.source.task_ledger import TaskLedger
 from mm2.mirror.source_task import MirrorSourceTask, _offsets_elsewhere, copy_spec
+from mm2.reasons import OriginCode
 from tests.support.waiting import wait_until
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -125,6 +127,8 @@ class Environment:
         task._written_positions = self._written
         task._offsets_ends = lambda partitions: dict.fromkeys(partitions, Seen(self.ends))
         task._take_transactional_id = self.taken.append
+        self.remote_ends: dict[TopicPartition, int] = {}  # of remote partitions that are not empty
+        task._ends_of_used = lambda partitions: {tp: end for tp, end in self.remote_ends.items() if tp in partitions}
 
     def _written(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, WrittenPosition]:
         return {
@@ -334,12 +338,38 @@ def test_positions_without_a_ledger_entry_are_used_and_the_consequence_is_logged
     env = Environment(ENTRY)
     others = [TopicPartition("t", 1), TopicPartition("t", 2)]
     env.positions.held = {T0: 49, **dict.fromkeys(others, 7)}
+    env.remote_ends = {T0: 50, **dict.fromkeys(others, 8)}
     with capture_logs() as logs:
         starts = env.starts(T0, *others)
     assert [starts[tp].position for tp in (T0, *others)] == [50, 8, 8]
     (warning,) = [line for line in logs if line["log_level"] == "warning"]
     assert "have no ledger entry" in warning["event"]
-    assert warning["partitions"] == 2
+    assert warning["partitions"] == {OriginCode.OTHER_POSITION: 2}
+
+
+@pytest.mark.parametrize("exactly_once", [False, True])
+@pytest.mark.parametrize(
+    ("held", "header", "read", "code"),
+    [
+        ({}, None, [], OriginCode.NO_POSITION),
+        ({T0: 7}, None, [5, 8], OriginCode.OTHER_POSITION),
+        ({T0: 7}, None, [8, 20, 8], OriginCode.OWN_POSITION),  # set back by a user
+        ({T0: 7}, PositionHeader(Lease(1_000, 7), Mark(8, 8, 8)), [8], OriginCode.OWN_POSITION),
+    ],
+)
+def test_how_copying_begins_into_a_partition_that_is_not_empty_is_kept(
+    held: dict[TopicPartition, Any],
+    header: PositionHeader | None,
+    read: list[int | None],
+    code: OriginCode,
+    exactly_once: bool,
+) -> None:
+    env = Environment(exactly_once=exactly_once)
+    env.positions.held, env.read = held, {T0: read}
+    env.headers = {} if header is None else {T0: header}
+    assert env.starts()[T0].origin == CopyOrigin()
+    env.remote_ends = {T0: 10}
+    assert env.starts()[T0].origin == CopyOrigin(code, 10)
 
 
 def test_a_predecessor_that_commits_between_the_two_readings_is_read_again() -> None:

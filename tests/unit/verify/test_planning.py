@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mm2.copy.progress.ledger import Ledger, Verified, chunk_record, entry_record
-from mm2.copy.progress.segments import Gap, Segment, SegmentChunk
-from mm2.copy.progress.session import FormerTopic, LedgerEntry, Mark, PreviousCommit, Rules, Session
+from mm2.copy.progress.segments import Cut, Gap, Segment, SegmentChunk
+from mm2.copy.progress.session import CopyOrigin, FormerTopic, LedgerEntry, Mark, PreviousCommit, Rules, Session
 from mm2.kafka.errors import BrokerFailure
 from mm2.kafka.structs import PartitionInfo, ProducerIdentity, TopicInfo, TopicPartition
+from mm2.reasons import OriginCode
 from mm2.verify.comparing.passes import Pass
 from mm2.verify.planning import (
     Certainty,
@@ -78,7 +79,8 @@ def test_ranges_end_at_the_position_of_the_flow_and_not_at_the_log_end_offsets()
 
 def test_what_another_program_has_copied_is_compared_by_content_with_a_note() -> None:
     """Java's MirrorMaker copied the first 50 records, and 5 of the next ones after its last commit."""
-    entry = LedgerEntry("t", 0, "A.t", Mark(100, 105, 50), 100, "s", "r")
+    origin = CopyOrigin(OriginCode.OTHER_POSITION, 55)
+    entry = LedgerEntry("t", 0, "A.t", Mark(100, 105, 50), 100, "s", "r", origin=origin)
     chunk = SegmentChunk(0, [Segment(50, 55, 50)])
     sides = side("t", "s", 0, 100), side("A.t", "r", 0, 105, compacted=True)
     plan = planned(ledger_of(entry, chunk), *sides)
@@ -95,6 +97,19 @@ def test_what_another_program_has_copied_is_compared_by_content_with_a_note() ->
     assert plan.notes == [
         f"{begin}another program has written them, such as Java's MirrorMaker, or the ledger was lost"
     ]
+    assert before.twice == ""
+    for code, end in (
+        (OriginCode.OWN_POSITION, "the ledger was lost; the flow had a position when it began"),
+        (
+            OriginCode.START_FROM,
+            "the flow began at an offset of start.from, when the remote partition ended at offset 55",
+        ),
+        (OriginCode.NO_POSITION, "the flow began without a position, when the remote partition ended at offset 55"),
+        ("", "it is not known which program has written them"),
+    ):
+        other = planned(ledger_of(replace(entry, origin=CopyOrigin(code, 55)), chunk), *sides)
+        assert other.notes == [f"{begin}{end}"]
+        assert "copied again" in other.spans[0].twice
     dropped = planned(ledger_of(replace(entry, chunk=3), SegmentChunk(3, chunk.segments)), *sides)
     assert dropped.notes == [f"{begin}the ledger does not contain them any more"]
     idle = planned(ledger_of(replace(entry, mark=Mark(50, 55, 0))), side("t", "s", 0, 50), side("A.t", "r", 0, 55))
@@ -102,6 +117,17 @@ def test_what_another_program_has_copied_is_compared_by_content_with_a_note() ->
     assert idle.notes == [
         "records were compared by content, which is less certain: another program has written them, such as Java's MirrorMaker, or the ledger was lost"
     ]
+
+
+def test_a_source_topic_that_was_recreated_is_not_said_to_be_of_another_program() -> None:
+    """In transactions, markers are between the records of the former topic."""
+    entry = LedgerEntry("t", 0, "A.t", Mark(20, 38, 35), 20, "s", "r")
+    chunk = SegmentChunk(0, [Segment(0, 0, 10), Segment(10, 11, 5), Segment(0, 17, 20)], cuts=[Cut(2, 0)])
+    plan = planned(ledger_of(entry, chunk), side("t", "s", 0, 20), side("A.t", "r", 0, 38))
+    assert plan.notes == []
+    unknown = replace(chunk, segments=[Segment(0, 0, 10), Segment(10, 13, 5), Segment(0, 19, 20)])
+    (note,) = planned(ledger_of(entry, unknown), side("t", "s", 0, 20), side("A.t", "r", 0, 40)).notes
+    assert note.endswith("it is not known which program has written them")
 
 
 def test_records_of_an_open_transaction_are_not_compared() -> None:

@@ -194,6 +194,7 @@ class Commits:
             shared_until=cursor.shared_until if cursor.shares(cursor.window.position) else -1,
             copy_id=cursor.copy_id,
             written_by=cursor.written_by,
+            origin=cursor.origin,
         )
 
     def _target_log(self, cursor: Cursor) -> FormerLog:
@@ -231,7 +232,9 @@ class Commits:
         lasting = cursor.current_condition() if stop is None else stop
         if stop is None and (cursor.conditions.paused is None or cursor.partition not in self._known):
             return
-        unbegun = LedgerEntry(part.topic, part.partition, part.remote_topic, Mark(0, -1, 0), is_unbegun=True)
+        unbegun = LedgerEntry(
+            part.topic, part.partition, part.remote_topic, Mark(0, -1, 0), is_unbegun=True, origin=cursor.origin
+        )
         known = self._known.get(cursor.partition, unbegun)
         before = known.condition
         if (

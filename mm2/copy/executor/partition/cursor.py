@@ -40,6 +40,7 @@ from mm2.copy.progress.session import (
     LOST_KEPT,
     UNBOUNDED,
     CopyId,
+    CopyOrigin,
     FormerTopic,
     LedgerEntry,
     Lost,
@@ -84,6 +85,7 @@ class Cursor(CopyState):
     written_by: int = -1
     #: The predecessor has ended with the position acknowledged, so the target need not be compared.
     is_handed_off: bool = False
+    origin: CopyOrigin = CopyOrigin()  # noqa: RUF009  (immutable)  # see `LedgerEntry.origin`
     retired: tuple[str, ...] = ()  # replaced topic ids of both sides
     former: FormerTopic | None = None  # see `LedgerEntry.former`
     elsewhere: FormerLog | None = None
@@ -325,6 +327,7 @@ class Cursor(CopyState):
         self.elsewhere = None
         self.window.trail.restart()
         self.window.foreign = 0
+        self.origin = CopyOrigin()
 
     def jump(self, offset: int, reason: str) -> None:
         """Continue at another source offset; offsets that are left out are counted under ``reason``."""

@@ -32,7 +32,7 @@ from mm2.copy.executor.sessions.losses import recreated
 from mm2.copy.executor.sessions.new_sessions import NewSessions
 from mm2.copy.executor.sessions.session_table import SessionTable
 from mm2.copy.progress.segments import Trail
-from mm2.copy.progress.session import LedgerEntry, Start
+from mm2.copy.progress.session import CopyOrigin, LedgerEntry, Start
 from mm2.copy.spec import CopySpec
 from mm2.copy.states import LASTS_UNTIL_RESET, PartitionState
 from mm2.kafka.errors import KafkaFailure
@@ -110,6 +110,7 @@ class Opening:
         if entry is None:
             self._sessions.new.add(tp)
             self._sessions.unproven.add(tp)
+            cursor.origin = start.origin
             if start.committed is None and start.position is not None:
                 ways.named[tp] = start.position
             else:
@@ -171,7 +172,9 @@ class Opening:
         cursor.retired, cursor.former = entry.retired, entry.former
         if self._sessions.is_elsewhere(entry):
             cursor.be_elsewhere(entry.remote_topic, FormerLog(entry.target_id, entry.target_epoch))
+        cursor.origin = entry.origin
         if start.moved and self._has_another_target(entry):
+            cursor.origin = CopyOrigin()
             cursor.window.trail.restart()
             cursor.retired = retire(cursor.retired, entry.target_id)
         cursor.lost, cursor.lost_before = list(entry.lost), entry.lost_before

@@ -19,7 +19,7 @@ from mm2.kafka.records.batch import LOG_APPEND_TIME, BatchView, iter_batches
 from mm2.kafka.records.record import Record, decode_batch, encode_batch
 from mm2.verify.comparing import comparison
 from mm2.verify.comparing.comparison import Comparison, originals
-from mm2.verify.comparing.findings import DifferenceKind, Explained, Findings
+from mm2.verify.comparing.findings import Difference, DifferenceKind, Explained, Findings
 from mm2.verify.comparing.passes import Pass, Route
 from mm2.verify.comparing.records import Change
 from mm2.verify.comparing.spans import Span
@@ -568,6 +568,14 @@ def test_records_that_another_program_copied_after_its_last_position_are_explain
     findings = compare(before_ledger(300, 250, 200), ListFeed(source), ListFeed(source[:250]))
     assert findings.is_equal
     assert (findings.records, findings.explained) == (200, {Explained.REPEATED: 50})
+
+
+def test_records_that_the_flow_has_copied_again_without_evidence_of_another_program_are_doubled() -> None:
+    source = offsets([record(number) for number in range(300)])
+    span = before_ledger(300, 250, 200, twice="why")
+    findings = compare(span, ListFeed(source), ListFeed(source[:250]))
+    assert (findings.records, findings.explained) == (200, {})
+    assert findings.differences == [Difference(DifferenceKind.DOUBLED, 200, 200, 50, "why")]
 
 
 def test_records_that_another_program_copied_twice_are_doubled() -> None:
