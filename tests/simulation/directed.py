@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mm2.copy.progress.ledger import Ledger, ledger_topic
-from mm2.copy.progress.written_positions import offset_key
+from mm2.copy.progress.written_positions import offset_key, offset_value
 from mm2.kafka.producer.partitioner import partition_for
+from mm2.kafka.records.record import Record, encode_batch
 from mm2.kafka.structs import TopicPartition
 from tests.simulation import protocol
 from tests.simulation.cluster import Cluster, Options, Place
 from tests.simulation.oracle import Violation
 from tests.simulation.process import Process
 from tests.simulation.scenario import CONNECTOR, OFFSETS, TOPIC, Profile, Result, Scenario, play, simulated
+from tests.simulation.storage import batch_at
 
 if TYPE_CHECKING:
     from tests.simulation.network import Link
@@ -214,6 +216,24 @@ def late_position(scenario: Scenario) -> None:
     world.run(world.now + 2.0)
 
 
+def position_of_another_program(scenario: Scenario) -> None:
+    """Another program writes a position while the holder copies, which goes on committing for long; then the holder dies."""
+    world, target = scenario.world, scenario.target
+    world.run(6.0)
+    key = offset_key(CONNECTOR, "A", TopicPartition(TOPIC, 0))
+    leader = target.leader_replica((OFFSETS, partition_for(key, 2)))
+    if leader is None:
+        raise Violation("simulation", "the offsets topic has no leader")
+    record = Record(key, offset_value(1), (), int(world.wall() * 1000))
+    leader.append(batch_at(memoryview(encode_batch([record])), leader.end, leader.epoch))
+    target.replicate(leader)
+    world.run(world.now + 25.0)
+    _crash(scenario)
+    world.run(world.now + 0.5)
+    _start(scenario)
+    world.run(world.now + 3.0)
+
+
 def late_first_entry(scenario: Scenario) -> None:
     """A dead holder's first entry of a session is appended after its successor's of another session; then that one dies."""
     _late_write(scenario, ledger_topic("A"), 1, late_s=4.0)
@@ -386,6 +406,7 @@ DEPOSED_LOG = Schedule(deposed_log)
 WRITTEN_PAST_THE_CUT = Schedule(written_past_the_cut, _old_source)
 STALE_OFFSETS_LEADER = Schedule(stale_offsets_leader)
 LATE_POSITION = Schedule(late_position, lambda profile: setattr(profile, "commit_ms", 200))
+POSITION_OF_ANOTHER = Schedule(position_of_another_program, lambda profile: setattr(profile, "batch_s", 600.0))
 LATE_FIRST_ENTRY = Schedule(late_first_entry, _seldom)
 LATE_SECOND_SESSION = Schedule(late_second_session, _seldom_and_late)
 DEPOSED_SOURCE_LEADER = Schedule(deposed_source_leader, lambda profile: setattr(profile.source, "session_s", 1.0))
@@ -405,6 +426,7 @@ DIRECTED: tuple[Schedule, ...] = (
     WRITTEN_PAST_THE_CUT,
     STALE_OFFSETS_LEADER,
     LATE_POSITION,
+    POSITION_OF_ANOTHER,
     LATE_FIRST_ENTRY,
     LATE_SECOND_SESSION,
     DEPOSED_SOURCE_LEADER,

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+from mm2.copy.executor.commit.commits import Commits
+from mm2.copy.executor.commit.positions import Positions
 from mm2.copy.executor.copier import Copier
 from mm2.copy.executor.fetching.source import Source
 from mm2.copy.executor.link import DriverLink
@@ -20,6 +22,7 @@ from mm2.copy.executor.partition import history
 from mm2.copy.executor.partition.copy_state import CopyState
 from mm2.copy.executor.partition.cursor import Cursor
 from mm2.copy.executor.partition.outbox import MAX_IN_FLIGHT, Outbox
+from mm2.copy.executor.partition.outgoing_records import CopiedRange
 from mm2.copy.executor.partition.window import Window
 from mm2.copy.executor.producing.outbox_events import OutboxEvent
 from mm2.copy.executor.producing.produce_outcomes import ProduceOutcomes
@@ -30,7 +33,7 @@ from mm2.copy.executor.sessions.new_sessions import NewSessions
 from mm2.copy.executor.sessions.opening import Opening
 from mm2.copy.executor.sessions.session_table import SessionTable
 from mm2.copy.progress.ledger import Ledger
-from mm2.copy.progress.session import Lease, Session, Start, count_after
+from mm2.copy.progress.session import EndedSession, Lease, LedgerEntry, Session, Start, count_after
 from mm2.copy.progress.target_progress import ProgressQuestion, TargetLookUp, TargetProgress
 from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.structs import LATEST, TopicPartition
@@ -40,6 +43,7 @@ from tests.simulation.directed import (
     LATE_FIRST_ENTRY,
     LATE_POSITION,
     LATE_SECOND_SESSION,
+    POSITION_OF_ANOTHER,
     WRITTEN_PAST_THE_CUT,
     Schedule,
     direct,
@@ -197,7 +201,39 @@ def _forgotten_is_nothing(
     return found
 
 
+def _failed_is_nothing(self: TargetLookUp, questions: Mapping[TopicPartition, ProgressQuestion]) -> Any:
+    """Assume that nothing was appended where a look-up fails."""
+    answers = _progress(self, questions)
+    asked = {tp: (question.records, question.behind, question.leader_epoch) for tp, question in questions.items()}
+    return {tp: one if isinstance(one, TargetProgress) else TargetProgress(*asked[tp]) for tp, one in answers.items()}
+
+
 _continue_session = ContinuedSessions.continue_session
+
+
+def _without_reading_past(
+    self: ContinuedSessions,
+    cursor: Cursor,
+    entry: LedgerEntry,
+    progress: TargetProgress | None = None,
+    there: CopiedRange | None = None,
+) -> None:
+    if progress is not None:
+        progress = dataclasses.replace(progress, records=entry.mark.records, batches=())
+    _continue_session(self, cursor, entry, progress, there)
+
+
+def _without_ledger_at_once(self: Commits) -> None:
+    outboxes = () if self._ledger is None else self._ledger.outboxes
+    if any(outbox.refused or (outbox.last_error is not None and not outbox.idle) for outbox in outboxes):
+        self._ledger = None
+        self._positions.without_ledger()
+
+
+def _own_ended_sessions(self: LedgerEntry) -> tuple[EndedSession, ...]:
+    return self.session.at(self.mark).after if self.session is not None and self.mark.records > 0 else ()
+
+
 _open_one = NewSessions._open_one
 
 
@@ -358,6 +394,26 @@ MUTATIONS: tuple[Mutation, ...] = (
         _forgetful,
     ),
     Mutation(
+        "L5",
+        "nothing was appended where a look-up fails",
+        ((TargetLookUp, "progress", _failed_is_nothing),),
+        ("errors", "network"),
+        _forgetful,
+    ),
+    Mutation(
+        "C2",
+        "`seen` stays that of a holder's start",
+        ((Positions, "_record_seen", lambda *_: None),),
+        schedule=POSITION_OF_ANOTHER,
+    ),
+    Mutation(
+        "C6",
+        "copying continues without the ledger after its first error",
+        ((Commits, "_watch_ledger", _without_ledger_at_once),),
+        ("replication", "kill", "errors", "crash"),
+        _short,
+    ),
+    Mutation(
         "C2, C4",
         "positions and entries of a predecessor that land late are obeyed",
         (
@@ -450,6 +506,13 @@ MUTATIONS: tuple[Mutation, ...] = (
         _lasting,
     ),
     Mutation(
+        "R1",
+        "what a predecessor has put on the target after its mark is sent again",
+        ((ContinuedSessions, "continue_session", _without_reading_past),),
+        ("crash",),
+        _uncommitted,
+    ),
+    Mutation(
         "R2",
         "records of a newer leader epoch of the source are counted as copied",
         ((Opening, "_remember", _remember_without_epoch),),
@@ -467,6 +530,12 @@ MUTATIONS: tuple[Mutation, ...] = (
         "records of a session that has ended are not looked for",
         (_ENDED_FORGOTTEN,),
         schedule=REAPPEARED_SESSION,
+    ),
+    Mutation(
+        "R3",
+        "a session without records does not name those before it",
+        ((LedgerEntry, "ended_sessions", property(_own_ended_sessions)),),
+        schedule=REVIVED_SESSION,
     ),
     Mutation(
         "R3, S6",

@@ -26,6 +26,7 @@ from mm2.copy.executor.sessions.session_table import SessionTable
 from mm2.copy.executor.sessions.target_search import TargetSearch
 from mm2.copy.progress.segments import Gap, Segment, SegmentChunk, UnwrittenChunks
 from mm2.copy.progress.session import (
+    UNBOUNDED,
     EndedSession,
     FormerTopic,
     LedgerEntry,
@@ -1198,6 +1199,19 @@ def test_a_session_after_another_one_begins_where_that_was_looked_up(end: int) -
     assert scene.sessions.current[TP].start == scene.cursor.window.mark == Mark(50, 151, 0)
     scene.written()
     assert (scene.outbox.end_offset, scene.outbox.floor) == (151, 151)
+
+
+def test_entries_before_the_next_session_end_the_old_one() -> None:
+    """Rule S9: a successor that reads such an entry counts no record as one of the old session, of whatever leader epoch it is."""
+    scene, entries = Scene(), []
+    play(scene, lambda: scene.begin(Start(50, 50, ENTRY.replace(known_epoch=3), clean=True)))
+
+    def replace() -> None:
+        scene.new_sessions.replace(scene.cursor)
+        entries.append((scene.cursor.known_epoch, scene.cursor.shared_until))
+
+    play(scene, replace)
+    assert entries == [(-1, UNBOUNDED)]
 
 
 def ended(rules: str, mark: Mark, known_epoch: int = 9) -> EndedSession:
