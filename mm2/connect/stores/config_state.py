@@ -14,7 +14,7 @@ from mm2.codec import written_as
 from mm2.connect.api import ConnectError
 from mm2.connect.request_signing import SessionKey
 from mm2.connect.stores import internal_json
-from mm2.kafka.readers.log import in_log
+from mm2.kafka.readers.log import RecordWarnings, in_log
 
 log = structlog.get_logger(__name__)
 
@@ -196,6 +196,7 @@ class ConfigFold:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._warnings = RecordWarnings(log)
         self._tables = _ConfigTables()
         self._session_key: SessionKey | None = None
         self._offset = -1
@@ -238,7 +239,7 @@ class ConfigFold:
         try:
             parsed = internal_json.decode(value)
         except ConnectError as error:
-            log.warning("config record cannot be read", offset=offset, reason=in_log(str(error)))
+            self._warnings.warning("config record cannot be read", offset=offset, reason=in_log(str(error)))
             return
         try:
             with self._lock:
@@ -246,7 +247,9 @@ class ConfigFold:
                 event = self._dispatch(name, parsed)
         except _InvalidRecord as refused:
             # Values may contain secrets: describe only the error.
-            log.warning("config record rejected", key=in_log(name), offset=offset, reason=in_log(str(refused)))
+            self._warnings.warning(
+                "config record rejected", key=in_log(name), offset=offset, reason=in_log(str(refused))
+            )
             return
         if event is not None and self._listener is not None:
             event(self._listener)

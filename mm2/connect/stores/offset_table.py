@@ -13,7 +13,7 @@ import structlog
 
 from mm2.connect.api import ConnectError
 from mm2.connect.stores import internal_json
-from mm2.kafka.readers.log import in_log
+from mm2.kafka.readers.log import RecordWarnings, in_log
 
 log = structlog.get_logger(__name__)
 
@@ -71,6 +71,7 @@ class OffsetTable:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._warnings = RecordWarnings(log)
         self._values: dict[bytes, bytes] = {}
         self._keys: dict[str, set[bytes]] | None = None
         # Keys added or removed since the index was updated; a key that was added and removed is not in it.
@@ -136,7 +137,7 @@ class OffsetTable:
             connector = _connector_of(key)
             if connector is None:
                 if key in self._values:
-                    log.warning("offset record with an unknown key", key=in_log(key))
+                    self._warnings.warning("offset record with an unknown key", key=in_log(key))
                 continue
             keys = self._keys.setdefault(connector, set())
             if key in self._values:

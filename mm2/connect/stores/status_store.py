@@ -18,7 +18,7 @@ import structlog
 from mm2.connect.api import ConnectError
 from mm2.connect.stores import internal_json
 from mm2.connect.stores.config_state import ConnectorTaskId
-from mm2.kafka.readers.log import in_log
+from mm2.kafka.readers.log import RecordWarnings, in_log
 
 log = structlog.get_logger(__name__)
 
@@ -141,6 +141,7 @@ class StatusFold:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
+        self._warnings = RecordWarnings(log)
         self._tables = _StatusTables()
 
     def entry(self, key: str | ConnectorTaskId) -> StatusEntry[Status]:
@@ -200,9 +201,9 @@ class StatusFold:
             elif name.startswith(TOPIC_PREFIX):
                 self._topic_record(name.removeprefix(TOPIC_PREFIX), parsed)
             else:
-                log.warning("status record with an unknown key", key=in_log(name))
+                self._warnings.warning("status record with an unknown key", key=in_log(name))
         except (ConnectError, KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
-            log.warning("status record cannot be read", key=in_log(key), reason=in_log(repr(error)))
+            self._warnings.warning("status record cannot be read", key=in_log(key), reason=in_log(repr(error)))
 
     def _connector_record(self, connector: str, value: Any) -> None:
         with self.lock:

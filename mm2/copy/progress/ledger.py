@@ -38,7 +38,7 @@ from mm2.copy.progress.segments import CHUNKS_KEPT, Segment, SegmentChunk, Unwri
 from mm2.copy.progress.session import Lease, LedgerEntry, Start, WrittenPosition, lease_of, start_of, written_start
 from mm2.evidence import utc_time
 from mm2.kafka.client.cluster import Cluster
-from mm2.kafka.readers.log import KafkaBasedLog, LogRecord, in_log
+from mm2.kafka.readers.log import KafkaBasedLog, LogRecord, RecordWarnings, in_log
 from mm2.kafka.records.record import Record
 from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.kafka.structs import MAX_TOPIC_NAME, TopicPartition
@@ -273,6 +273,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._warnings = RecordWarnings(log)
         self._entries: dict[TopicPartition, bytes] = {}
         self._unbegun: dict[TopicPartition, bytes] = {}  # entries of partitions whose copying has not begun
         self._chunks: dict[TopicPartition, dict[int, bytes]] = {}
@@ -290,7 +291,7 @@ class Ledger:
     def apply(self, key: bytes | None, value: bytes | None, written_ms: int = -1) -> None:
         """Apply one record; ``written_ms`` is its timestamp. A key that names no possible topic, or is too long, is not kept."""
         if key is not None and len(key) > _KEY_BYTES:
-            log.warning("ledger record with a key that is too long", key=in_log(key))
+            self._warnings.warning("ledger record with a key that is too long", key=in_log(key))
             return
         if key is not None and key.startswith(b'{"throttle":'):
             self._apply_throttle(key, value)
@@ -309,7 +310,7 @@ class Ledger:
             return
         named = None if key is None else parse_key(key)
         if named is None:
-            log.warning("ledger record with an unknown key", key=in_log(key))
+            self._warnings.warning("ledger record with an unknown key", key=in_log(key))
             return
         with self._lock:
             self._changes += 1
@@ -321,13 +322,15 @@ class Ledger:
                 elif _UNBEGUN in value:
                     self._unbegun[named.source] = value
                 elif self._is_late(named.source, value):
-                    log.warning("ignored late ledger entry of an earlier lease holder", partition=str(named.source))
+                    self._warnings.warning(
+                        "ignored late ledger entry of an earlier lease holder", partition=str(named.source)
+                    )
                 else:
                     self._entries[named.source] = value
                     self._written_ms[named.source] = written_ms
             elif value is not None and self._is_late(named.source, value):
                 self._late.setdefault(named.source, set()).add(named.chunk)
-                log.warning("ignored late ledger chunk of an earlier commit", partition=str(named.source))
+                self._warnings.warning("ignored late ledger chunk of an earlier commit", partition=str(named.source))
             else:
                 self._apply_chunk(named.source, named.chunk, value)
 
@@ -360,7 +363,7 @@ class Ledger:
             topic = _topic(read_json(key)["throttle"])
             limit = None if value is None else max(0, int(read_json(value)["bytes.per.sec"]))
         except (ValueError, KeyError, TypeError) as error:
-            log.warning("ledger throttle not readable", key=in_log(key), error=in_log(repr(error)))
+            self._warnings.warning("ledger throttle not readable", key=in_log(key), error=in_log(repr(error)))
             return
         with self._lock:
             if limit is None:
@@ -373,7 +376,7 @@ class Ledger:
             topic, *partition = read_json(key)["pause"]
             name = (_topic(topic), _index(*partition) if partition else None)
         except (ValueError, KeyError, TypeError) as error:
-            log.warning("ledger pause not readable", key=in_log(key), error=in_log(repr(error)))
+            self._warnings.warning("ledger pause not readable", key=in_log(key), error=in_log(repr(error)))
             return
         pause = Pause("", 0)  # a pause that is not readable is still a pause
         with contextlib.suppress(ValueError, KeyError, TypeError):
@@ -393,7 +396,9 @@ class Ledger:
             fields = {} if data is None else {name: data[name] for name in Verified._fields if name in data}
             verified = None if data is None else Verified.of(fields)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            log.warning("ledger record of a verification not readable", key=in_log(key), error=in_log(repr(error)))
+            self._warnings.warning(
+                "ledger record of a verification not readable", key=in_log(key), error=in_log(repr(error))
+            )
             return
         with self._lock:
             if verified is None:
@@ -406,7 +411,7 @@ class Ledger:
             group = str(read_json(key)["group"])
             reasons = {} if value is None else _reasons(read_json(value))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            log.warning("ledger record of a group not readable", key=in_log(key), error=in_log(repr(error)))
+            self._warnings.warning("ledger record of a group not readable", key=in_log(key), error=in_log(repr(error)))
             return
         with self._lock:
             if reasons:
@@ -418,7 +423,7 @@ class Ledger:
         try:
             kind, *name = map(str, read_json(key)["note"])
         except (ValueError, KeyError, TypeError) as error:
-            log.warning("ledger note not readable", key=in_log(key), error=in_log(repr(error)))
+            self._warnings.warning("ledger note not readable", key=in_log(key), error=in_log(repr(error)))
             return
         with self._lock:
             self._note_records[kind] += 1

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 
@@ -40,6 +41,8 @@ _KEPT_BUFFER_BYTES = 1 << 16
 _QUIET_FAILURES = 3
 _LOGGED_EVERY = 64
 _SHOWN_CHARACTERS = 200
+_SHOWN_RECORDS = 50
+_SHOWN_EVERY = 1_000
 
 
 def in_log(value: object) -> str:
@@ -47,6 +50,22 @@ def in_log(value: object) -> str:
     text = value if isinstance(value, str) else repr(value[:_SHOWN_CHARACTERS] if isinstance(value, bytes) else value)
     size = len(value) if isinstance(value, bytes) else len(text)
     return text if size <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}… ({size:,} in total)"
+
+
+class RecordWarnings:
+    """Warnings about records that one reader of a topic cannot use: the first, then each thousandth. A client may write millions."""
+
+    def __init__(self, logger: Any) -> None:
+        self._logger = logger
+        self._count = 0
+
+    def warning(self, event: str, **fields: object) -> None:
+        """Log a warning, unless there were many. ``records`` is then their number."""
+        self._count += 1
+        if self._count <= _SHOWN_RECORDS:
+            self._logger.warning(event, **fields)
+        elif self._count % _SHOWN_EVERY == 0:
+            self._logger.warning(event, **fields, records=self._count)
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,8 @@ NO_TIMESTAMP: Final = -1
 
 # The named tuple's own constructor costs as much as the whole parsing.
 _tuple = tuple.__new__
+#: The offsets after those of any batch that begins here have 64 bits, too.
+LAST_BASE_OFFSET: Final = (1 << 63) - (1 << 32)
 
 
 class BatchHeader(NamedTuple):
@@ -146,7 +148,7 @@ def iter_batches(buffer: memoryview, at: int = 0) -> Iterator[BatchView]:
     while end - at >= HEADER_BYTES:
         header = _tuple(BatchHeader, unpack(buffer, at))
         base_offset, length, magic = header[0], header[1], header[3]
-        if magic != 2 or length < HEADER_BYTES - LOG_OVERHEAD:
+        if magic != 2 or length < HEADER_BYTES - LOG_OVERHEAD or base_offset > LAST_BASE_OFFSET:
             view = _old_or_odd(buffer, at)
             if view is None:
                 return
@@ -171,6 +173,9 @@ def _old_or_odd(buffer: memoryview, at: int) -> BatchView | None:
     base_offset, length, _, magic = _PREFIX.unpack_from(buffer, at)
     if length < (HEADER_BYTES - LOG_OVERHEAD if magic == 2 else _LEAST_OLD_BYTES - LOG_OVERHEAD):
         message = f"a record batch at offset {base_offset} claims a length of {length} bytes"
+        raise CorruptBatch(message)
+    if base_offset > LAST_BASE_OFFSET:
+        message = f"a record batch begins at offset {base_offset}"
         raise CorruptBatch(message)
     stop = at + LOG_OVERHEAD + length
     if stop > len(buffer):

@@ -10,6 +10,7 @@ from typing import Final
 from kafka.protocol.producer import ProduceRequest
 
 from mm2.kafka.errors import CorruptBatch
+from mm2.kafka.records.batch import LAST_BASE_OFFSET
 from mm2.kafka.structs import TopicPartition
 from mm2.kafka.varint import uvarint
 from mm2.kafka.wire.primitives import INT32, Reader, array_head, request_header, string
@@ -116,7 +117,11 @@ def response(version: int, frame: memoryview, names: Mapping[bytes, str] | None 
     ``names`` by topic id are needed from version 13 on.
     """
     try:
-        return _parse(version, frame, names or {})
+        answer = _parse(version, frame, names or {})
+        if any(one.base_offset > LAST_BASE_OFFSET for one in answer):
+            message = "a batch was appended at an offset that no log has"
+            raise IndexError(message)
+        return answer
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         message = f"a Produce answer of {len(frame)} bytes does not parse: {error}"
         raise CorruptBatch(message) from error

@@ -192,9 +192,9 @@ def next_offsets(cluster: Cluster, topic: str, source_alias: str, timeout_s: flo
     for one in kept_offsets(cluster, topic, timeout_s):
         partition, offset = one.partition or {}, one.offset or {}
         if one.connector == CONNECTOR and partition.get("cluster") == source_alias:
-            done = offset.get("offset")
-            if isinstance(done, int):
-                found[TopicPartition(str(partition.get("topic")), partition.get("partition", -1))] = done + 1
+            done, number = offset.get("offset"), partition.get("partition")
+            if isinstance(done, int) and isinstance(number, int):
+                found[TopicPartition(str(partition.get("topic")), number)] = done + 1
     return found
 
 

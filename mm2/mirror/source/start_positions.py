@@ -421,7 +421,7 @@ def _next_offset(source: TopicPartition, committed: Mapping[str, Any] | None) ->
     if committed is None or committed.get("offset") is None:
         return None
     offset = committed["offset"]
-    if not isinstance(offset, int) or isinstance(offset, bool):
-        message = f"The committed position of {source} is {offset!r}, which is not an offset."
+    if not isinstance(offset, int) or isinstance(offset, bool) or not -1 <= offset < (1 << 63) - 1:
+        message = f"The committed position of {source} is {offset!r:.100}, which is not an offset."
         raise ConnectError(message)
     return offset + 1

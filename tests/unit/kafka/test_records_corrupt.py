@@ -102,6 +102,17 @@ def test_impossible_lengths_are_corrupt(length: int) -> None:
         list(iter_batches(memoryview(data)))
 
 
+@pytest.mark.parametrize("magic", [1, 2])
+@pytest.mark.parametrize("offset", [2**63 - 1, 2**63 - 2**31])
+def test_offsets_that_no_log_has_are_corrupt(offset: int, magic: int) -> None:
+    """The next offset has to fit into 64 bits: a struct.error ended all partitions of a micro-batch."""
+    data = encode_batch(SAMPLE)
+    data[16] = magic
+    struct.pack_into(">q", data, 0, offset)
+    with pytest.raises(CorruptBatch, match=f"a record batch begins at offset {offset}"):
+        list(iter_batches(memoryview(data)))
+
+
 @pytest.mark.parametrize("magic", [3, 127, 255])
 def test_an_unknown_magic_is_corrupt(magic: int) -> None:
     data = encode_batch(SAMPLE)

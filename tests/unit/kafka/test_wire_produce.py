@@ -122,6 +122,13 @@ def test_responses_are_parsed(version: int) -> None:
     assert answer.throttle_ms == 9
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_batch_at_an_offset_that_no_log_has_is_corrupt(version: int) -> None:
+    frame = bytes(frame_of(version)).replace((1 << 40).to_bytes(8, "big"), (2**63 - 1).to_bytes(8, "big"))
+    with pytest.raises(CorruptBatch, match="an offset that no log has"):
+        produce.response(version, memoryview(frame), {id_of("A.orders").bytes: "A.orders"})
+
+
 @pytest.mark.parametrize("version", [3, 8, 9, 12, 13])
 @settings(max_examples=100, deadline=None)
 @given(st.data())

@@ -442,7 +442,7 @@ def test_unreadable_positions_are_retriable_and_invalid_ones_are_an_error() -> N
     with pytest.raises(ValueError, match="no offsets"):
         env.starts()
     env.positions.failure = None
-    for nonsense in ("5", True, 1.5):
+    for nonsense in ("5", True, 1.5, 2**63 - 1, 10**30, -2):
         env.positions.held = {T0: nonsense}
         with pytest.raises(ValueError, match="which is not an offset"):
             env.starts()

@@ -359,6 +359,16 @@ def test_no_record_of_another_client_prevents_reading_the_ledger(value: bytes) -
     assert ledger.pauses().keys() <= {("u", None), ("t", 5)}
 
 
+def test_thousands_of_records_of_another_client_do_not_fill_the_log() -> None:
+    """Each process that reads the ledger logged all of them at each start: a topic of 1 GB made a log of 1 GB."""
+    ledger = Ledger()
+    with capture_logs() as logs:
+        for number in range(3_000):
+            ledger.apply(b"nonsense-%d" % number, b"{}")
+    assert len(logs) == 50 + 3
+    assert [one["records"] for one in logs[50:]] == [1_000, 2_000, 3_000]
+
+
 def test_half_a_surrogate_pair_of_another_client_is_not_in_metrics_and_pages() -> None:
     """Neither the text format of Prometheus nor the messages of the dashboard can contain it: both failed as a whole."""
     ledger = Ledger()
