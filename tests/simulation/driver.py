@@ -15,7 +15,7 @@ from typing import Any
 from mm2.codec import encode
 from mm2.copy import channel
 from mm2.copy.driver.batch import MicroBatch
-from mm2.copy.driver.lane import Lane, MovedPartition
+from mm2.copy.driver.lanes.lane import Lane, MovedPartition
 from mm2.copy.executor.commit.commits import state_of
 from mm2.copy.executor.copier import Copier
 from mm2.copy.executor.reports import progress_key

@@ -535,7 +535,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "R3",
         "a session without records does not name those before it",
         ((LedgerEntry, "ended_sessions", property(_own_ended_sessions)),),
-        schedule=REVIVED_SESSION,
+        schedule=REAPPEARED_SESSION,
     ),
     Mutation(
         "R3, S6",

@@ -15,7 +15,7 @@ import structlog
 
 import mm2.copy.channel
 import mm2.copy.driver.batch
-import mm2.copy.driver.lane
+import mm2.copy.driver.lanes.lane
 import mm2.copy.executor.copier
 import mm2.copy.progress.segments
 import mm2.kafka.client.connection

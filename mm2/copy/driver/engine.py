@@ -18,15 +18,15 @@ import structlog
 
 from mm2.copy.causes import StoppedPartition, causes_of, sentences_of
 from mm2.copy.driver.batch import MicroBatch
-from mm2.copy.driver.division import JobSize, most_lanes
 from mm2.copy.driver.given_spark import GivenSpark
 from mm2.copy.driver.identity import DriverIdentity
-from mm2.copy.driver.job_lanes import Balancer, JobLanes
 from mm2.copy.driver.jvm import SparkUnavailable, is_local
-from mm2.copy.driver.lane import CurrentLedger, Lane, MovedPartition, Paused, Starts
+from mm2.copy.driver.lanes.division import JobSize, most_lanes
+from mm2.copy.driver.lanes.job_lanes import Balancer, JobLanes
+from mm2.copy.driver.lanes.lane import CurrentLedger, Lane, MovedPartition, Paused, Starts
+from mm2.copy.driver.lanes.slots import Slots
 from mm2.copy.driver.server import ChannelServer
 from mm2.copy.driver.settings import given_props, is_encrypted, spark_props
-from mm2.copy.driver.slots import Slots
 from mm2.copy.driver.spark import Spark, failure_of
 from mm2.copy.driver.status import FlowStatus, LaneStatus, PartitionStatus
 from mm2.copy.spec import Assignment, CopySpec, PartitionProgress
@@ -101,7 +101,7 @@ class CopyEngine:
         self, spec: CopySpec, starts: Starts, pauses: Paused = dict, ledger: CurrentLedger = lambda: None
     ) -> CopyJob:
         """Start copying ``spec.partitions``; ``starts`` returns the start positions and ``pauses`` the pauses, see
-        `mm2.copy.driver.lane`.
+        `mm2.copy.driver.lanes.lane`.
         """
         self.start()
         job = CopyJob(self, spec, starts, pauses, ledger)

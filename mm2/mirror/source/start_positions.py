@@ -65,7 +65,7 @@ class StartPositions:
         self._settled = False  # transactions of an earlier exactly-once mode were aborted, see `_settle_transactions`
 
     def starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Start]:
-        """The start positions of partitions, from the ledger and Connect's offsets topic (`mm2.copy.driver.lane.Starts`)."""
+        """The start positions of partitions, from the ledger and Connect's offsets topic (`mm2.copy.driver.lanes.lane.Starts`)."""
         wanted = list(partitions)
         self._confirm_ownership()
         starts: dict[TopicPartition, Start] = {}

@@ -14,8 +14,8 @@ import pytest
 from confluent_kafka.admin import ResourceType
 from structlog.testing import capture_logs
 
-from mm2.copy.driver import lane
 from mm2.copy.driver.engine import CopyEngine, CopyFailed
+from mm2.copy.driver.lanes import lane
 from mm2.copy.progress.segments import Gap
 from mm2.copy.progress.translation import TranslatedOffset, Translation
 from mm2.copy.progress.written_positions import offset_key, offset_value

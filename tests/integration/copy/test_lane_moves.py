@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from mm2.copy.driver.engine import CopyEngine, CopyJob
-from mm2.copy.driver.job_lanes import DivisionCause
+from mm2.copy.driver.lanes.job_lanes import DivisionCause
 from mm2.copy.progress.ledger import Pause
 from mm2.kafka.structs import TopicPartition
 from mm2.sandbox.kafka import LocalKafka

@@ -286,7 +286,7 @@ def command_lines(pid: int) -> list[str]:
 def test_lanes_take_turns_when_there_are_fewer_slots(
     engine: CopyEngine, kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mm2.copy.driver.slots.TURN_S", 1.0)
+    monkeypatch.setattr("mm2.copy.driver.lanes.slots.TURN_S", 1.0)
     monkeypatch.setattr(engine.slots, "_warned", False)  # a test before this one may have caused the warning
     flow = Flow(engine, kafka_a, kafka_b, unique)
     topic = flow.topic(partitions=12)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from mm2.copy.driver.division import (
+from mm2.copy.driver.lanes.division import (
     JobSize,
     LaneState,
     divide,

@@ -55,7 +55,7 @@ def test_a_cluster_without_executors_is_down(monkeypatch: pytest.MonkeyPatch) ->
     engine = cast(Any, CopyEngine({"spark.master": "yarn"}))
     engine.spark = SimpleNamespace(down=None, is_up=True)
     assert not engine.down
-    monkeypatch.setattr("mm2.copy.driver.slots._LATE_S", 0.0)
+    monkeypatch.setattr("mm2.copy.driver.lanes.slots._LATE_S", 0.0)
     assert engine.down.code == SparkDownCode.NO_EXECUTOR
     engine.slots.resize(2)
     assert not engine.down
@@ -122,7 +122,7 @@ def test_lanes_that_cannot_be_started_fail_the_task_and_leave_none_behind(
             raise RuntimeError("can't start new thread")
         lane._thread.start()
 
-    monkeypatch.setattr("mm2.copy.driver.lane.Lane.start", start)
+    monkeypatch.setattr("mm2.copy.driver.lanes.lane.Lane.start", start)
     engine: Any = CopyEngine({} if is_local else {"spark.master": "yarn"})
     engine.start = lambda: None
     engine.slots.resize(4)

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from mm2.codec import decode, encode
 from mm2.copy.driver.batch import MicroBatch
 from mm2.copy.driver.engine import CopyEngine, CopyJob
-from mm2.copy.driver.job_lanes import STABLE_S, Balancer
+from mm2.copy.driver.lanes.job_lanes import STABLE_S, Balancer
 from mm2.copy.progress.session import Start
 from mm2.copy.spec import CopySpec, PartitionProgress, PartitionSpec
 from mm2.kafka.backoff import Backoff

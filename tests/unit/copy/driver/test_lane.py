@@ -16,10 +16,10 @@ from structlog.testing import capture_logs
 
 from mm2.codec import decode, encode
 from mm2.copy.driver import batch as batches
-from mm2.copy.driver import lane as lanes
 from mm2.copy.driver.batch import MicroBatch
-from mm2.copy.driver.lane import Lane, MovedPartition
-from mm2.copy.driver.slots import Slots
+from mm2.copy.driver.lanes import lane as lanes
+from mm2.copy.driver.lanes.lane import Lane, MovedPartition
+from mm2.copy.driver.lanes.slots import Slots
 from mm2.copy.progress.ledger import Ledger, Pause, chunk_record, entry_record
 from mm2.copy.progress.segments import Segment, SegmentChunk, UnwrittenChunks
 from mm2.copy.progress.session import Lease, LedgerEntry, Mark, Session, Start
@@ -482,7 +482,7 @@ def test_every_report_is_answered_so_that_the_lease_lives(kind: str) -> None:
 
 @pytest.mark.usefixtures("short_lease")
 def test_an_executor_that_stops_responding_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mm2.copy.driver.lane.LEASE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("mm2.copy.driver.lanes.lane.LEASE_TIMEOUT_S", 0.1)
     stage = Stage(60_000)
     with running(stage):
         frozen = stage.next()
@@ -554,7 +554,7 @@ def test_a_lane_without_partitions_prepares_them_and_starts_them_when_it_gets_th
 def test_a_lease_that_was_renewed_during_the_cancellation_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     """The channel's thread answers questions until the lane has hung up (rule S7)."""
     slept: list[float] = []
-    monkeypatch.setattr("mm2.copy.driver.lane.time.sleep", slept.append)
+    monkeypatch.setattr("mm2.copy.driver.lanes.lane.time.sleep", slept.append)
     stage = Stage(60_000)
     batch = MicroBatch("b", spec_of(1), lambda: None)
     messages = stage.sent[batch.id] = []

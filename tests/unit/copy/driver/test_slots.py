@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from mm2.copy.driver.slots import TURN_S, Slots
+from mm2.copy.driver.lanes.slots import TURN_S, Slots
 from mm2.reasons import SparkDownCode
 from tests.support.waiting import wait_until
 
@@ -104,7 +104,7 @@ def test_a_turn_ends_only_when_another_lane_has_no_slot_and_one_warning_is_logge
     with capture_logs() as logs:
         assert not slots.must_yield(TURN_S - 0.1)
         assert not slots.must_yield(TURN_S), "it may get a slot by other means"
-        monkeypatch.setattr("mm2.copy.driver.slots.SCARCE_S", 0.0)
+        monkeypatch.setattr("mm2.copy.driver.lanes.slots.SCARCE_S", 0.0)
         assert slots.must_yield(TURN_S)
         assert slots.must_yield(TURN_S)
     assert [(line["lanes"], line["slots"]) for line in logs] == [(2, 1)]
@@ -134,7 +134,7 @@ def test_lost_executors_take_no_slot_from_a_running_batch() -> None:
 
 
 def test_a_long_wait_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mm2.copy.driver.slots._LATE_S", 0.0)
+    monkeypatch.setattr("mm2.copy.driver.lanes.slots._LATE_S", 0.0)
     slots = Slots(0)
     a = Entrant(slots, "a1", "a")
     wait_until(lambda: a.troubles == ["the Spark cluster has not started an executor"])
@@ -147,7 +147,7 @@ def test_a_long_wait_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_cluster_without_executors_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
     slots = cast(Any, Slots(0))
     assert not slots.down, "executors take a moment to start"
-    monkeypatch.setattr("mm2.copy.driver.slots._LATE_S", 0.0)
+    monkeypatch.setattr("mm2.copy.driver.lanes.slots._LATE_S", 0.0)
     assert slots.down is not None
     assert slots.down.code == SparkDownCode.NO_EXECUTOR
     slots.resize(1)

@@ -21,7 +21,7 @@ import structlog
 from mm2.codec import decode, encode
 from mm2.copy.channel import LEASE_TIMEOUT_S
 from mm2.copy.driver.batch import MicroBatch
-from mm2.copy.driver.slots import Slots
+from mm2.copy.driver.lanes.slots import Slots
 from mm2.copy.driver.status import LaneStatus
 from mm2.copy.progress.ledger import Ledger, Pause, Pauses, paused
 from mm2.copy.progress.session import Start
@@ -139,7 +139,9 @@ class Lane:
         self._backoff = Backoff(200, 10_000)
         self._blocked_reason = ""
         self._idle_since = time.monotonic()
-        self._log = structlog.get_logger(__name__).bind(flow=spec.flow, task=f"{spec.connector}-{spec.task_id}")
+        self._log = structlog.get_logger("mm2.copy.driver.lane").bind(
+            flow=spec.flow, task=f"{spec.connector}-{spec.task_id}"
+        )
         self._thread = threading.Thread(target=self._run, name=f"lane-{name}", daemon=True)
 
     def start(self) -> None:

@@ -15,9 +15,9 @@ from typing import Final, Protocol
 
 import structlog
 
-from mm2.copy.driver.division import JobSize, LaneState, divide, groups_of, lane_counts, next_partitions
-from mm2.copy.driver.lane import Lane, MovedPartition
-from mm2.copy.driver.slots import Slots
+from mm2.copy.driver.lanes.division import JobSize, LaneState, divide, groups_of, lane_counts, next_partitions
+from mm2.copy.driver.lanes.lane import Lane, MovedPartition
+from mm2.copy.driver.lanes.slots import Slots
 from mm2.copy.spec import CopySpec
 from mm2.copy.tally import Tally
 from mm2.kafka.structs import TopicPartition

@@ -39,7 +39,7 @@ class Slots:
         self._queue: dict[str, str] = {}  # lane by batch, in the order of arrival
         self._scarce_since = self._scarce_at = float("-inf")
         self._warned = False
-        self._log = structlog.get_logger(__name__)
+        self._log = structlog.get_logger("mm2.copy.driver.slots")
 
     def resize(self, count: int | None) -> None:
         """Set the number of slots. A batch that has a slot keeps it."""
