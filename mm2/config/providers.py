@@ -140,8 +140,8 @@ def _location(descriptor: int, path: Path) -> Path:
         return real
 
 
-class FileConfigProvider(ConfigProvider):
-    """Values of a ``.properties`` file (UTF-8, as in Java's FileConfigProvider); the path is the file."""
+class _PathsProvider(ConfigProvider):
+    """Reads files, below ``allowed.paths`` if that is given."""
 
     def __init__(self) -> None:
         self._allowed = AllowedPaths()
@@ -152,6 +152,10 @@ class FileConfigProvider(ConfigProvider):
     @property
     def is_restricted(self) -> bool:
         return self._allowed.roots is not None
+
+
+class FileConfigProvider(_PathsProvider):
+    """Values of a ``.properties`` file (UTF-8, as in Java's FileConfigProvider); the path is the file."""
 
     def get(self, path: str, keys: Collection[str]) -> ConfigData:
         file = self._allowed.admit(path)
@@ -162,18 +166,8 @@ class FileConfigProvider(ConfigProvider):
         return ConfigData({key: props[key] for key in keys if key in props})
 
 
-class DirectoryConfigProvider(ConfigProvider):
+class DirectoryConfigProvider(_PathsProvider):
     """The path is a folder, each file in it a key, its whole text (UTF-8, line ends included) the value."""
-
-    def __init__(self) -> None:
-        self._allowed = AllowedPaths()
-
-    def configure(self, params: Mapping[str, str]) -> None:
-        self._allowed = AllowedPaths.of(params)
-
-    @property
-    def is_restricted(self) -> bool:
-        return self._allowed.roots is not None
 
     def get(self, path: str, keys: Collection[str]) -> ConfigData:
         folder = self._allowed.admit(path)

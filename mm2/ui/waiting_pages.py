@@ -19,10 +19,7 @@ MOST_WAITING: Final = 50
 
 
 class WaitingPages:
-    """At most ``limit`` pages. At the limit, the client with the most of them loses its oldest one, as with WebSockets."""
-
-    def __init__(self, limit: int = MOST_WAITING) -> None:
-        self._limit = limit
+    """At most `MOST_WAITING` pages. At the limit, the client with the most of them loses its oldest one, as with WebSockets."""
 
     def add(self, page: Client) -> None:
         """A page was requested. A browser that has lost its page requests it again."""
@@ -40,7 +37,7 @@ class WaitingPages:
             for page in Client.instances.values()  # oldest first
             if not page.has_socket_connection
         }
-        while len(waiting) > self._limit:
+        while len(waiting) > MOST_WAITING:
             page = oldest_of_greediest(waiting)
             del waiting[page]
             for task in page._delete_tasks.values():  # noqa: SLF001 - they would delete the page again

@@ -2,7 +2,8 @@
 
 A mutation replaces functions or properties of the product and names the faults under which the rule matters. Rules that only detect
 what other rules prevent (S4, L3, L7) are reverted together with one that prevents it: then records must be lost or duplicated without an
-alarm, and with the alarm alone (`ALARMS`) they must not. Where another rule prevents the same, both are reverted.
+alarm, and with the alarm alone (`ALARMS`) they must not. Where another rule prevents the same, both are reverted. L4, and S6 for a
+session that continues, have unit tests: of several hundred schedules none finds them missing.
 """
 
 from __future__ import annotations
@@ -57,7 +58,6 @@ from tests.simulation.directed_sequences import (
     LATE_OF_ITS_OWN,
 )
 from tests.simulation.directed_target import (
-    DEPOSED_TARGET_LEADER,
     LATE_OLD_BATCH,
     POLICY_CHANGES,
     REAPPEARED_SESSION,
@@ -162,14 +162,6 @@ def _sent_again(self: ProgressLookUps, outbox: Outbox) -> None:
 
 
 _progress = TargetLookUp.progress
-
-
-def _progress_of_any_epoch(self: TargetLookUp, questions: Mapping[TopicPartition, ProgressQuestion]) -> Any:
-    found = _progress(self, {tp: question._replace(leader_epoch=-1) for tp, question in questions.items()})
-    return {
-        tp: dataclasses.replace(answer, leader_epoch=-1) if isinstance(answer, TargetProgress) else answer
-        for tp, answer in found.items()
-    }
 
 
 def _ends_at_once(self: TargetLookUp, questions: Mapping[TopicPartition, ProgressQuestion]) -> Any:
@@ -363,13 +355,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("replication", "errors", "move"),
         _forgetful,
         first_seed=26,
-    ),
-    Mutation(
-        "S6, L4",
-        "a look-up may be of any leader epoch",
-        ((TargetLookUp, "progress", _progress_of_any_epoch),),
-        schedule=DEPOSED_TARGET_LEADER,
-        first_seed=102,  # one seed in about a hundred finds it
     ),
     Mutation(
         "L1",

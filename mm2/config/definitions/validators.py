@@ -124,9 +124,9 @@ def distinct(*, empty_allowed: bool = True, null_allowed: bool = False) -> Disti
     return DistinctList((), empty_allowed, null_allowed)
 
 
-def subset_of(*allowed: str, empty_allowed: bool = False) -> DistinctList:
+def subset_of(*allowed: str) -> DistinctList:
     """Items of ``allowed``; duplicates are removed silently."""
-    return DistinctList(allowed, empty_allowed)
+    return DistinctList(allowed, empty_allowed=False)
 
 
 @dataclass(frozen=True)

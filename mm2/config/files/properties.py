@@ -30,12 +30,12 @@ def property_lines(text: str, *, source: str = "properties text") -> dict[str, i
     return {key: line for key, _, line in _entries(text, source)}
 
 
-def load_properties(path: Path, *, encoding: str = "latin-1") -> dict[str, str]:
+def load_properties(path: Path) -> dict[str, str]:
     """Key → value of a file, ISO 8859-1 as Java reads it.
 
     Raises :class:`UnreadableFile`, or :class:`ConfigException` naming the file (and the line).
     """
-    return parse_properties(read_text(path, encoding=encoding), source=str(path))
+    return parse_properties(read_text(path), source=str(path))
 
 
 def read_text(path: Path, *, encoding: str = "latin-1") -> str:

@@ -286,13 +286,13 @@ class Worker:
         connector.start()
         connector.transition_to(state, on_transition)
 
-    def stop_connectors(self, names: Iterable[str], timeout_s: float = CONNECTOR_STOP_S) -> None:
+    def stop_connectors(self, names: Iterable[str]) -> None:
         """Stop connectors in parallel; those that do not stop in time are cancelled."""
         with self._lock:
             found = [self._connectors[name] for name in names if name in self._connectors]
         for connector in found:
             connector.shutdown()
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + CONNECTOR_STOP_S
         for connector in found:
             if not connector.await_shutdown(max(0.0, deadline - time.monotonic())):
                 connector.cancel()

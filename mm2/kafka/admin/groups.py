@@ -13,7 +13,7 @@ from kafka.protocol.producer import InitProducerIdRequest
 from mm2.kafka.admin.calls import COORDINATOR_MOVED, AdminCalls, unreachable
 from mm2.kafka.client.cluster import CoordinatorKind
 from mm2.kafka.error_codes import ErrorCode
-from mm2.kafka.errors import BrokerFailure, ConnectFailure, KafkaFailure, Right, value_of
+from mm2.kafka.errors import BrokerFailure, ConnectFailure, KafkaFailure, value_of
 from mm2.kafka.structs import (
     DescribedMember,
     GroupDescription,
@@ -169,8 +169,6 @@ class GroupCalls(AdminCalls):
         partitions: Iterable[TopicPartition],
         request: Callable[[list[TopicPartition]], Any],
         rows: Callable[[Any], Mapping[str, Any]] | None = None,
-        *,
-        needed: Right = "READ",
     ) -> dict[TopicPartition, KafkaFailure | None]:
         """The coordinator's result for each partition; the same failure for all when it rejects the request.
 
@@ -190,10 +188,10 @@ class GroupCalls(AdminCalls):
                     for partition in found:
                         key = TopicPartition(topic, partition.partition_index)
                         results[key] = self._outcome(
-                            f"Group {group}, partition", key, partition.error_code, needed=needed
+                            f"Group {group}, partition", key, partition.error_code, needed="READ"
                         )
                 if refused := getattr(answer, "error_code", 0):
-                    results = dict.fromkeys(wanted, self._outcome("Group", group, refused, needed=needed))
+                    results = dict.fromkeys(wanted, self._outcome("Group", group, refused, needed="READ"))
             if any(_moved(outcome) for outcome in results.values()):
                 self.cluster.invalidate_coordinator(group)
             return results

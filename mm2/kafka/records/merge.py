@@ -119,14 +119,13 @@ def coalesce(
     offset: int,
     *,
     max_bytes: int = MAX_MERGED_BYTES,
-    least: int = 2,
     compressed: bool = False,
     transactional: bool = False,
     limit: int = DECOMPRESSION_MAX_BYTES,
 ) -> Iterator[BatchView | Merged]:
     """As `iter_batches`, but merges consecutive tiny batches.
 
-    Merges ``least`` or more plain batches of one codec and leader epoch, from ``offset`` on, without gaps between them, with valid CRCs
+    Merges plain batches of one codec and leader epoch, from ``offset`` on, without gaps between them, with valid CRCs
     and records. ``compressed``: also merges compressed batches, which costs decompression and compression.
     ``transactional``: also merges transactional batches, which is correct only if none of them can be aborted. All
     other batches, including corrupt ones, are returned as views, in order; the caller detects corrupt ones. ``limit`` is
@@ -150,7 +149,7 @@ def coalesce(
                 and _INT32.unpack_from(buffer, stop + 8)[0] < TINY_BYTES
             ):
                 run = _run_of(header, buffer[start : start + max_bytes], ignored, limit)
-                if run.batches < least:
+                if run.batches < 2:
                     too_few_until = start + run.size
                 else:
                     at = start + run.size

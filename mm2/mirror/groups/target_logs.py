@@ -107,12 +107,12 @@ def target_loss(
 
 
 def target_losses(
-    admin: Admin, entries: Sequence[LedgerEntry], timeout_s: float | None = None
+    admin: Admin, entries: Sequence[LedgerEntry]
 ) -> Mapping[TopicPartition, TargetLoss | KafkaFailure | None]:
     """`target_loss` of these entries by source partition, from the target as it is now. Raises KafkaFailure if it does not answer."""
     topics = admin.describe_topics(sorted({entry.remote_topic for entry in entries}))
     there = {entry.target for entry in entries if isinstance(topics[entry.remote_topic], TopicInfo)}
-    answers = admin.list_offsets(dict.fromkeys(sorted(there), LATEST), timeout_s=timeout_s) if there else {}
+    answers = admin.list_offsets(dict.fromkeys(sorted(there), LATEST)) if there else {}
     ends = {tp: answer.offset if isinstance(answer, OffsetInfo) else answer for tp, answer in answers.items()}
     return {
         entry.source: target_loss(

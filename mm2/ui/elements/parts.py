@@ -56,10 +56,10 @@ class Element(TextElement):
             self._names = classes
             self.classes(replace=classes)
 
-    def show_state(self, state: str, also: str = "", tone: str = "") -> None:
+    def show_state(self, state: str, tone: str = "") -> None:
         """Show a state in its tone, unless another tone is given."""
         self.show(state or UNKNOWN)
-        self.show_classes(f"{also} state {tone or TONES.get(state, Tone.UNKNOWN)}".strip())
+        self.show_classes(f"state {tone or TONES.get(state, Tone.UNKNOWN)}")
 
     def attribute(self, name: str, value: str | bool | None) -> None:
         """Set an attribute; None and False remove it."""

@@ -37,7 +37,7 @@ PARTITIONS = 2
 IDENTITY = {"replication.policy.class": "org.apache.kafka.connect.mirror.IdentityReplicationPolicy"}
 DASHES = {"replication.policy.separator": "-"}
 #: `exactly.once.source.support` of consecutive starts.
-_ROUNDS = 5  # of three kills
+_KILLS = 15
 MODES = {
     "disabled": ("disabled",),
     "enabled": ("enabled",),
@@ -114,19 +114,16 @@ def write(broker: LocalKafka, topic: str, first: int, after: int) -> None:
     assert producer.flush(60) == 0
 
 
-def assert_complete(source: list[list[int]], *topics: list[list[int]]) -> None:
-    """No record is missing, or twice in a topic, and each topic has the order of the source."""
-    assert_none_missing(source, *topics)
-    for topic in topics:
-        assert topic == [sorted({*rows}) for rows in topic]
-
-
-def assert_none_missing(source: list[list[int]], *topics: list[list[int]], is_exact: bool = False) -> None:
-    """What a killed process had not committed may be in several topics, except in exactly-once mode."""
+def assert_complete(source: list[list[int]], *topics: list[list[int]], is_exact: bool = False) -> None:
+    """No record is missing, or twice in a topic, and each topic has the order of the source. Records that a killed process
+    had not committed may be in several topics, except in exactly-once mode.
+    """
     for index, wanted in enumerate(source):
         found = [number for topic in topics for number in topic[index]]
         assert {*found} == {*wanted}, f"partition {index}: {len(wanted)} records, {len(found)} found"
         assert not is_exact or len(found) == len(wanted)
+    for topic in topics:
+        assert topic == [sorted({*rows}) for rows in topic]
 
 
 @pytest.mark.slow
@@ -139,46 +136,44 @@ def test_no_record_is_lost_where_the_policy_changes_after_each_kill(
     mode: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Given a flow that commits seldom; when it is killed, and started with the other policy, and back; validates that no
-    record is missing and, in exactly-once mode, that each is in one of the two topics; that no group offset is past a record,
+    """Given a flow that is killed after a commit, and started with another policy, two times out of three; validates that no
+    record is missing and, in exactly-once mode, that each is in one topic; that no group offset is past a record,
     and that nothing is reported lost.
     """
     alias, topic, group = f"k{unique[-6:]}", f"{unique}-killed", f"{unique}-group"
-    default = f"{alias}.{topic}"
     create_here(kafka_a, topic)
     settings = {"sync__group__offsets__enabled": "true", "sync__group__offsets__interval__seconds": "1"}
-    files = FlowFiles(
-        tmp_path,
-        alias,
-        (kafka_a, kafka_b),
-        topics=topic,
-        groups=f"{group}.*",
-        copy__commit__interval__ms="5000",
-        **settings,
-    )
-    policies = [policy for _ in range(_ROUNDS) for policy in ({}, IDENTITY, IDENTITY)] + [{}]
+    settings["replication__policy__internal__topic__separator__enabled"] = "false"
+    files = FlowFiles(tmp_path, alias, (kafka_a, kafka_b), topics=topic, groups=f"{group}.*", **settings)
+    separators = [".", *("-" * (1 + number * 2 // 3) for number in range(_KILLS))]
+    remotes = [f"{alias}{separator}{topic}" for separator in separators]
     process: MirrorProcess | None = None
     try:
         with Traffic(kafka_a, topic, PARTITIONS, per_second=1_000) as traffic:
-            for number, policy in enumerate(policies):
-                remote = topic if policy else default
+            for number, (separator, remote) in enumerate(zip(separators, remotes, strict=True)):
                 modes = MODES[mode]
+                policy = {"replication.policy.separator": separator}
                 file = files.write(policy, **{"B.exactly.once.source.support": modes[number % len(modes)]})
                 before = ends(kafka_b, remote) or [0] * PARTITIONS
+                commits = sum(ends(kafka_b, f"mm2-offsets.{alias}.internal"))
                 process = MirrorProcess(file, files.log(number), "B")
                 process.eventually(functools.partial(has_more_everywhere, kafka_b, remote, before, 1_500), 120)
-                if number in {1, 3}:
+                process.eventually(
+                    functools.partial(has_records, kafka_b, f"mm2-offsets.{alias}.internal", commits + PARTITIONS), 120
+                )
+                if number in {2, 3}:
                     process.eventually(functools.partial(has_changed_topics, process))
-                if number < len(policies) - 1:
+                if number < _KILLS:
                     process.kill9(whole_family=True)
                     forget_configs(kafka_b, alias)
             traffic.finish()
         assert process is not None
-        source = numbers(kafka_a, topic)
+        source, remote = numbers(kafka_a, topic), remotes[-1]
         last = [rows[-1:] for rows in source]
-        process.eventually(lambda: [rows[-1:] for rows in numbers(kafka_b, default)] == last, 120)
-        assert_none_missing(source, numbers(kafka_b, default), numbers(kafka_b, topic), is_exact=mode == "enabled")
-        check_groups(process, kafka_a, kafka_b, topic, default, group)
+        process.eventually(lambda: [rows[-1:] for rows in numbers(kafka_b, remote)] == last, 120)
+        found = [numbers(kafka_b, name) for name in dict.fromkeys(remotes)]
+        assert_complete(source, *found, is_exact=mode == "enabled")
+        check_groups(process, kafka_a, kafka_b, topic, alias, remote, group)
         assert process.stop()[0] == 0
     finally:
         if process is not None:
@@ -186,8 +181,8 @@ def test_no_record_is_lost_where_the_policy_changes_after_each_kill(
     code, out, err = asked(capsys, "gaps", file, files.flow, "--json")
     assert code == 0, err
     assert json.loads(out)["totals"] == {}
-    assert_verified(file, files.flow, topic)
-    print(f"{mode}: {len(policies) - 1} kills, {traffic.sent} records")  # noqa: T201
+    assert_verified(file, files.flow, next(name for name in reversed(remotes) if name != remotes[-1]))
+    print(f"{mode}: {_KILLS} kills, {traffic.sent} records")  # noqa: T201
 
 
 def plan_notes(file: Path, flow: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -205,7 +200,7 @@ def assert_verified(file: Path, flow: str, former: str) -> None:
 
 
 def check_groups(
-    process: MirrorProcess, source: LocalKafka, target: LocalKafka, topic: str, remote: str, group: str
+    process: MirrorProcess, source: LocalKafka, target: LocalKafka, topic: str, alias: str, remote: str, group: str
 ) -> None:
     """A group in the newest part continues at its record; one in a part that is in the other topic skips nothing."""
     here, there = records(source, topic)[0], records(target, remote)[0]
@@ -216,17 +211,16 @@ def check_groups(
     process.eventually(lambda: committed(target, f"{group}-new", remote) == offset_of[newest.value], 60)
     unread = [offset_of[row.value] for row in here if row.offset >= old.offset and row.value in offset_of]
     translated = [
-        downstream for (name, _, _), (_, downstream, _) in _checkpoints(target, topic, remote) if "-late" in name
+        downstream for (name, _, _), (_, downstream, _) in _checkpoints(target, alias, remote) if "-late" in name
     ]
     assert all(offset <= min(unread) for offset in translated)
     assert (committed(target, f"{group}-late", remote) or 0) <= min(unread)
 
 
 def _checkpoints(
-    target: LocalKafka, topic: str, remote: str
+    target: LocalKafka, alias: str, remote: str
 ) -> list[tuple[tuple[str, str, int], tuple[int, int, str]]]:
-    name = f"{remote.removesuffix('.' + topic)}.checkpoints.internal"
-    return [row for row in checkpoints(target, name).items() if row[0][1] == remote]
+    return [row for row in checkpoints(target, f"{alias}.checkpoints.internal").items() if row[0][1] == remote]
 
 
 def test_a_running_process_applies_the_change(
