@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import os
 import threading
 import time
 from collections import Counter
@@ -21,7 +20,6 @@ from mm2.copy.driver.batch import MicroBatch
 from mm2.copy.driver.given_spark import GivenSpark
 from mm2.copy.driver.identity import DriverIdentity
 from mm2.copy.driver.jvm import SparkUnavailable, is_local
-from mm2.copy.driver.lanes.division import JobSize, most_lanes
 from mm2.copy.driver.lanes.job_lanes import Balancer, JobLanes
 from mm2.copy.driver.lanes.lane import CurrentLedger, Lane, MovedPartition, Paused, Starts
 from mm2.copy.driver.lanes.slots import Slots
@@ -207,9 +205,9 @@ class CopyEngine:
                 self._finished_jobs.setdefault(job.flow, _FinishedJobs()).add(job)
         self.balancer.wake()
 
-    def _open_jobs(self) -> list[CopyJob]:
+    def _open_jobs(self) -> list[JobLanes]:
         with self._lock:
-            return sorted(self._jobs, key=lambda job: (job.flow, job.task_id))
+            return [job.division for job in sorted(self._jobs, key=lambda job: (job.flow, job.task_id))]
 
     def _resize(self, count: int | None) -> None:
         if count != self.slots.count:
@@ -403,7 +401,6 @@ class CopyJob:
         self._count = 0
         self._lock = threading.RLock()  # also that of its lanes, between which partitions move
         self.division = JobLanes(spec, self._lane, self._lock)
-        self._failure = ""  # why there are no lanes, or not all
         self._lasting: dict[
             TopicPartition, float
         ] = {}  # since when (monotonic) they are in a state that requires an action
@@ -414,24 +411,11 @@ class CopyJob:
     def begin(self) -> None:
         """Start the lanes: immediately, or on a cluster as soon as it has slots."""
         if self._engine.is_local:
-            # One lane saturates one and a half brokers, so where brokers run on the same machine, more lanes only compete with them.
-            self.division.start(most_lanes(self._spec, (os.cpu_count() or 1) // 2))
+            self.division.start(self.division.size(None).most)
+            if self.division.failure:
+                raise CopyFailed(self.division.failure)
         else:
             self._engine.balancer.wake()
-
-    @property
-    def size(self) -> JobSize:
-        """How many lanes it may have on a cluster, and how much there is to divide."""
-        automatic = None if self._engine.slots.count is not None else (os.cpu_count() or 1) // 2
-        return JobSize(self.division.groups, most_lanes(self._spec, automatic))
-
-    def assign(self, count: int) -> None:
-        """Start the first lanes on a cluster."""
-        try:
-            self.division.start(count)
-        except Exception as error:  # noqa: BLE001  (the balancer cannot handle it; `wait` raises it)
-            self._failure = f"{type(error).__name__}: {error}"
-            self._notify()
 
     def _lane(self, index: int, spec: CopySpec, holds: bool, on_moved: Callable[[list[MovedPartition]], None]) -> Lane:
         name = f"{self._spec.flow} {self._spec.connector}-{self._spec.task_id} lane {index}"
@@ -457,7 +441,7 @@ class CopyJob:
         with self._updated:
             seen = self._count
             self._updated.wait_for(lambda: self._count != seen, timeout_s)
-        for failure in (self._failure, *(lane.failure for lane in self.division.all)):
+        for failure in (self.division.failure, *(lane.failure for lane in self.division.all)):
             if failure:
                 raise CopyFailed(failure)
         if failed := self._failed():

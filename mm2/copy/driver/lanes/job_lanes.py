@@ -6,16 +6,25 @@ and is computed again whenever that changes, so a lost micro-batch needs no spec
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
-from mm2.copy.driver.lanes.division import JobSize, LaneState, divide, groups_of, lane_counts, next_partitions
+from mm2.copy.driver.lanes.division import (
+    JobSize,
+    LaneState,
+    divide,
+    groups_of,
+    lane_counts,
+    most_lanes,
+    next_partitions,
+)
 from mm2.copy.driver.lanes.lane import Lane, MovedPartition
 from mm2.copy.driver.lanes.slots import Slots
 from mm2.copy.spec import CopySpec
@@ -25,6 +34,8 @@ from mm2.kafka.structs import TopicPartition
 #: How long slots and jobs are unchanged before partitions move, because executors register one after another.
 STABLE_S: Final = 3.0
 _POLL_S: Final = 0.5
+#: One lane saturates one and a half brokers, so where brokers run on the same machine, more lanes only compete with them.
+LOCAL_LANES: Final = (os.cpu_count() or 1) // 2
 
 
 class DivisionCause(StrEnum):
@@ -75,13 +86,13 @@ class JobLanes:
         self.ended = LaneCounts()
         self.moves = 0
         self.is_moving = False
+        self.failure = ""  # why there are no lanes, or not all
         self._is_closed = False
         self._log = structlog.get_logger(__name__).bind(flow=spec.flow, task=f"{spec.connector}-{spec.task_id}")
 
-    @property
-    def groups(self) -> int:
-        """What can be divided: the number of target partitions."""
-        return len(self._groups)
+    def size(self, slots: int | None) -> JobSize:
+        """How many lanes it may have on a cluster with so many slots, and how much there is to divide."""
+        return JobSize(len(self._groups), most_lanes(self._spec, None if slots is not None else LOCAL_LANES))
 
     @property
     def count(self) -> int:
@@ -89,14 +100,17 @@ class JobLanes:
         return len(self._division)
 
     def start(self, count: int) -> None:
-        """Start the first lanes, which divide all partitions."""
+        """Start the first lanes, which divide all partitions. If that fails, `failure` is the reason."""
         with self._lock:
             if self._is_closed:
                 return
-            for groups in divide([], count, list(self._groups)):
-                self._add(groups, 1 / count, holds=True)
-            for lane in self.all:
-                lane.start()
+            try:
+                for groups in divide([], count, list(self._groups)):
+                    self._add(groups, 1 / count, holds=True)
+                for lane in self.all:
+                    lane.start()
+            except Exception as error:  # noqa: BLE001  (the balancer cannot handle it)
+                self.failure = f"{type(error).__name__}: {error}"
 
     def divide(self, count: int, cause: DivisionCause, slots: int | None) -> None:
         """Divide the partitions among so many lanes, with as few moves as possible. They move while copying continues."""
@@ -205,25 +219,10 @@ class JobLanes:
             lane.throttle(spec.throttle, spec.throttle_topics)
 
 
-class BalancedJob(Protocol):
-    """A job whose lanes follow the slots."""
-
-    @property
-    def size(self) -> JobSize:
-        """How much there is to divide."""
-
-    @property
-    def division(self) -> JobLanes:
-        """Its lanes."""
-
-    def assign(self, count: int) -> None:
-        """Start the first lanes."""
-
-
 class Balancer:
-    """Divides the slots of a cluster among the jobs of the process, in a thread of its own. ``jobs`` returns the jobs that are open."""
+    """Divides the slots of a cluster among the jobs of the process, in a thread of its own. ``jobs`` returns the lanes of those that are open."""
 
-    def __init__(self, slots: Slots, jobs: Callable[[], Sequence[BalancedJob]], stable_s: float = STABLE_S) -> None:
+    def __init__(self, slots: Slots, jobs: Callable[[], Sequence[JobLanes]], stable_s: float = STABLE_S) -> None:
         self._slots = slots
         self._jobs = jobs
         self._stable_s = stable_s
@@ -231,7 +230,7 @@ class Balancer:
         self._stopped = False
         self._seen: tuple[object, ...] = ()
         self._since = time.monotonic()
-        self._applied: tuple[int | None, frozenset[BalancedJob]] = (None, frozenset())
+        self._applied: tuple[int | None, frozenset[JobLanes]] = (None, frozenset())
         self._cause = DivisionCause.SLOTS
         self._thread = threading.Thread(target=self._run, name="lane-balancer", daemon=True)
         self._log = structlog.get_logger(__name__)
@@ -268,23 +267,23 @@ class Balancer:
             self._seen, self._since = state, now_s
         missing = self._slots.missing
         for job in jobs:
-            if job.division.is_moving:
-                missing = job.division.follow(missing)
+            if job.is_moving:
+                missing = job.follow(missing)
         if slots == 0 or not jobs:
-            return not any(job.division.is_moving for job in jobs)
-        counts = dict(zip(jobs, lane_counts(slots, [job.size for job in jobs]), strict=True))
-        free = len(jobs) if slots is None else slots - 1 - sum(len(job.division.all) for job in jobs)
+            return not any(job.is_moving for job in jobs)
+        counts = dict(zip(jobs, lane_counts(slots, [job.size(slots) for job in jobs]), strict=True))
+        free = len(jobs) if slots is None else slots - 1 - sum(len(job.all) for job in jobs)
         for job in jobs:
-            if not job.division.all:
+            if not job.all:
                 # Lanes of other jobs may still have its slots.
                 count = counts[job] if slots is None else max(1, min(counts[job], free))
-                job.assign(count)
+                job.start(count)
                 free -= count
         is_stable = now_s - self._since >= self._stable_s
         is_divided = self._divide(counts, slots, free) if is_stable else False
-        return is_divided and not any(job.division.is_moving for job in jobs)
+        return is_divided and not any(job.is_moving for job in jobs)
 
-    def _divide(self, counts: dict[BalancedJob, int], slots: int | None, free: int) -> bool:
+    def _divide(self, counts: dict[JobLanes, int], slots: int | None, free: int) -> bool:
         """Change the numbers of lanes; False while some wait until others have ended."""
         applied = slots, frozenset(counts)
         if applied != self._applied:
@@ -294,15 +293,15 @@ class Balancer:
             if slots_before is not None and slots is not None and slots < slots_before:
                 # An executor that is being decommissioned has no slots any more, and continues its tasks until they end.
                 for job in counts:
-                    job.division.move_all()
+                    job.move_all()
         is_divided = True
-        for job, count in sorted(counts.items(), key=lambda item: item[1] - item[0].division.count):
-            more = count - job.division.count
-            if not job.division.count:
+        for job, count in sorted(counts.items(), key=lambda item: item[1] - item[0].count):
+            more = count - job.count
+            if not job.count:
                 continue  # it is being stopped
             if more > max(0, free):
                 is_divided = False
             elif more:
-                job.division.divide(count, self._cause, slots)
+                job.divide(count, self._cause, slots)
                 free -= max(0, more)
         return is_divided

@@ -129,7 +129,7 @@ def test_lanes_that_cannot_be_started_fail_the_task_and_leave_none_behind(
     engine.submit = lambda _lane, batch: None
     spec = replace(spec_of(60_000), lanes=2)
     if is_local:
-        with pytest.raises(RuntimeError, match="can't start new thread"):
+        with pytest.raises(CopyFailed, match="can't start new thread"):
             engine.open(spec, lambda _: {})
     else:
         job = engine.open(replace(spec, partitions=FOUR), lambda _: {})
