@@ -220,18 +220,8 @@ def _blocks(snapshot: Snapshot, options: Any) -> Iterator[_Block]:
     return _flow_blocks(snapshot.flows, partitions=partitions, by_topic=by_topic, wide=wide)
 
 
-def write_flows(
-    out: TextIO, flows: Sequence[FlowView], *, partitions: bool, by_topic: bool = True, wide: bool = False
-) -> None:
-    """Print the sentences first, then the figures.
-
-    ``by_topic``: many partitions are shown as one line for each topic. ``wide`` adds columns.
-    """
-    blocks = _flow_blocks(flows, partitions=partitions, by_topic=by_topic, wide=wide)
-    out.writelines(block.text for block in blocks)
-
-
 def _flow_blocks(flows: Sequence[FlowView], *, partitions: bool, by_topic: bool, wide: bool) -> Iterator[_Block]:
+    """The sentences first, then the figures. ``by_topic``: many partitions are shown as one line for each topic. ``wide`` adds columns."""
     yield _Block("".join(f"{flow.name}  {flow.state}  {flow.sentence}\n" for flow in flows))
     if looked := "".join(f"{flow.name}  {text}\n" for flow in flows if (text := looked_at(flow))):
         yield _Block(f"\n{looked}")

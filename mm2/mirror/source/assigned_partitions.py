@@ -9,12 +9,6 @@ from mm2.kafka.structs import TopicPartition
 ASSIGNED_PARTITIONS_KEY: Final = "task.assigned.partitions"
 
 
-def round_robin(partitions: tuple[TopicPartition, ...], max_tasks: int) -> list[list[TopicPartition]]:
-    """Assign partition k to task k modulo the number of tasks, which spreads each topic's partitions over the tasks."""
-    count = min(max_tasks, len(partitions))
-    return [list(partitions[index::count]) for index in range(count)]
-
-
 def encode_partitions(partitions: list[TopicPartition]) -> str:
     return ",".join(map(str, partitions))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import urllib.parse
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Final
 
@@ -122,8 +121,3 @@ def _add_pages(router: APIRouter, flow_of: Callable[[str, str], Awaitable[FlowVi
 def overview_app(observer: Observer, write: LedgerWriter | None = None) -> ASGIApp:
     """`overview_router` as a separate application."""
     return Dispatch(application([overview_router(observer, write)], prefix="/"))
-
-
-def flow_url(source: str, target: str) -> str:
-    """The path of a flow."""
-    return f"/{PATH}/{urllib.parse.quote(source, safe='')}/{urllib.parse.quote(target, safe='')}"

@@ -14,7 +14,7 @@ from mm2.mirror.common.clients import MirrorClients, Side
 from mm2.mirror.common.connector import MirrorConnector
 from mm2.mirror.common.syncs_topic import SYNCS_FACTOR_KEY, kept_syncs, syncs_side, syncs_topic
 from mm2.mirror.filters import DefaultTopicFilter
-from mm2.mirror.source.assigned_partitions import decode_partitions, encode_partitions, round_robin
+from mm2.mirror.source.assigned_partitions import decode_partitions, encode_partitions
 from mm2.mirror.source_connector import MirrorSourceConnector, topic_selection
 from mm2.mirror.topics.own_topics import (
     DEAD_LETTER_FACTOR_KEY,
@@ -32,17 +32,6 @@ PROPS = {
     "source.cluster.bootstrap.servers": "127.0.0.1:1",
     "target.cluster.bootstrap.servers": "127.0.0.1:1",
 }
-
-
-def test_partitions_are_assigned_one_by_one() -> None:
-    partitions = tuple(TopicPartition(f"t{t}", p) for t, count in enumerate((8, 2, 2)) for p in range(count))
-    assert [encode_partitions(share) for share in round_robin(partitions, 3)] == [
-        "t0-0,t0-3,t0-6,t1-1",
-        "t0-1,t0-4,t0-7,t2-0",
-        "t0-2,t0-5,t1-0,t2-1",
-    ]
-    assert len(round_robin(partitions, 100)) == 12
-    assert round_robin((), 3) == []
 
 
 def test_assigned_partitions_with_dashes_in_names_are_kept() -> None:

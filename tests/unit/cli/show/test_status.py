@@ -14,7 +14,7 @@ from rich.console import Console
 from mm2.cli.common.flow import CommandError
 from mm2.cli.common.output import write_document
 from mm2.cli.common.tables import COLLAPSED_ABOVE, MOST_ROWS
-from mm2.cli.show.status import _coloured, document, exit_code, selected, write_flows
+from mm2.cli.show.status import _coloured, _flow_blocks, document, exit_code, selected
 from mm2.config.definitions.java_regex import compile_java
 from mm2.copy.states import PartitionState
 from mm2.evidence import Evidence
@@ -67,10 +67,9 @@ def snapshot(*flows: FlowView) -> Snapshot:
     return Snapshot(1_700_000_000_000, "0.1.0", flows)
 
 
-def lines(*flows: FlowView, partitions: bool = True) -> list[str]:
-    out = io.StringIO()
-    write_flows(out, flows, partitions=partitions)
-    return [" ".join(line.split()) for line in out.getvalue().splitlines()]
+def lines(*flows: FlowView, partitions: bool = True, by_topic: bool = True, wide: bool = False) -> list[str]:
+    blocks = _flow_blocks(flows, partitions=partitions, by_topic=by_topic, wide=wide)
+    return [" ".join(line.split()) for block in blocks for line in block.text.splitlines()]
 
 
 def test_the_summary_comes_first_then_the_flow_then_its_partitions() -> None:
@@ -238,9 +237,7 @@ def test_how_many_of_the_topics_that_are_left_out_are_well_is_shown() -> None:
 
 
 def test_wide_output_has_all_partitions() -> None:
-    out = io.StringIO()
-    write_flows(out, [topics_of()], partitions=True, by_topic=False, wide=True)
-    assert sum(line.startswith("t") for line in out.getvalue().splitlines()) == 500
+    assert sum(line.startswith("t") for line in lines(topics_of(), by_topic=False, wide=True)) == 500
 
 
 def test_one_cause_in_many_partitions_is_one_message() -> None:
@@ -283,9 +280,7 @@ def test_selected_topics_are_shown_partition_by_partition() -> None:
     everything = snapshot(flow(partitions=many(200)))
     chosen = selected(everything, compile_java("pay.*"), "pay.*").flows[0]
     assert {one.topic for one in chosen.partitions} == {"payments"}
-    out = io.StringIO()
-    write_flows(out, [chosen], partitions=True, by_topic=False)
-    assert out.getvalue().count("payments-") == 101, "100 rows, and the reason of one"
+    assert "\n".join(lines(chosen, by_topic=False)).count("payments-") == 101, "100 rows, and the reason of one"
     silent = "A does not answer"
     for known in (everything, snapshot(flow(partitions=many(200), source_error=silent)), snapshot(flow(partitions=()))):
         with pytest.raises(CommandError, match="No topic of A->B matches --topic absent"):

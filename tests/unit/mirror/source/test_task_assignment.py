@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 
 from mm2.copy.assignment import assign, costs
 from mm2.kafka.structs import TopicPartition
-from mm2.mirror.source.assigned_partitions import round_robin
 from mm2.mirror.source.task_assignment import WORTH_BYTES_PER_S, WORTH_RATIO, Shares, TaskAssignment, reassign
 
 ALL = tuple(TopicPartition(topic, partition) for topic in ("a", "b", "c") for partition in range(8))
@@ -24,6 +23,12 @@ def moved(before: Shares, after: Shares) -> set[TopicPartition]:
     """Partitions that moved to another task."""
     task = {tp: index for index, share in enumerate(before) for tp in share}
     return {tp for index, share in enumerate(after) for tp in share if task.get(tp, index) != index}
+
+
+def round_robin(partitions: tuple[TopicPartition, ...], max_tasks: int) -> list[list[TopicPartition]]:
+    """Assign partition k to task k modulo the number of tasks, as Java does."""
+    count = min(max_tasks, len(partitions))
+    return [list(partitions[index::count]) for index in range(count)]
 
 
 @given(partitions=SOME, tasks=TASKS)

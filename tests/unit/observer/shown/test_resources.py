@@ -22,7 +22,7 @@ from mm2.kafka.records.record import Record
 from mm2.metrics.exposition import Exposition
 from mm2.observer.observer import Observer
 from mm2.observer.shown.collector import SnapshotMetrics
-from mm2.observer.shown.resources import flow_url, overview_app
+from mm2.observer.shown.resources import overview_app
 from mm2.observer.shown.topic_resources import LedgerWriter
 from mm2.observer.views import FlowState, FlowView, PartitionView, Risk, Snapshot
 from mm2.reasons import PauseCode
@@ -70,10 +70,6 @@ def test_an_invalid_page_is_rejected(observer: Observer, query: str) -> None:
 def test_no_other_path_exists(observer: Observer) -> None:
     with pytest.raises(RestFailure, match="404"):
         get(overview_app(observer), "/overview/A/B/secrets")
-
-
-def test_a_flow_is_found_by_its_name() -> None:
-    assert flow_url("A", "ä/b") == "/overview/A/%C3%A4%2Fb"
 
 
 @pytest.mark.parametrize(
