@@ -2,7 +2,7 @@
 
 `tests.support.proxy` treats all bytes of a connection alike. This relay reads the request header (KIP-482), so that a test
 can delay exactly one Produce request, and can deliver it after its sender has died: what a broker does that stops
-responding and resumes with requests in its socket buffers.
+responding and resumes with requests in its socket buffers. It can also change responses, as a malicious broker does.
 """
 
 from __future__ import annotations
@@ -89,6 +89,8 @@ class Wire:
     def __init__(self, upstream: str, address: str) -> None:
         self.delay_s = 0.0
         """Each Produce request, and all behind it on its connection, waits that long before it is forwarded."""
+        self.answer: Callable[[Request, bytes], bytes] = lambda _, response: response
+        """The response to a request that the client gets, both without their sizes."""
         self._upstream = _parsed(upstream)
         self.address = address
         self._lock = threading.Lock()
@@ -150,10 +152,11 @@ class Wire:
         for sock in (client, upstream):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         pending: dict[int, Hold] = {}  # responses to be held, by correlation id
-        back = threading.Thread(target=self._down, args=(upstream, client, pending), name="wire", daemon=True)
+        asked: dict[int, Request] = {}
+        back = threading.Thread(target=self._down, args=(upstream, client, pending, asked), name="wire", daemon=True)
         back.start()
         with suppress(OSError):
-            self._up(client, upstream, pending)
+            self._up(client, upstream, pending, asked)
         # The broker still handles requests that a dead client has delivered: close only the sending side.
         with suppress(OSError):
             upstream.shutdown(socket.SHUT_WR)
@@ -163,9 +166,12 @@ class Wire:
                 self._sockets.discard(sock)
             sock.close()
 
-    def _up(self, client: socket.socket, upstream: socket.socket, pending: dict[int, Hold]) -> None:
+    def _up(
+        self, client: socket.socket, upstream: socket.socket, pending: dict[int, Hold], asked: dict[int, Request]
+    ) -> None:
         while (frame := read_frame(client)) is not None:
             request = Request.of(frame)
+            asked[request.correlation_id] = request
             with self._lock:
                 hold = next((hold for hold in self._holds if hold.catches(request)), None)
             if hold is not None and hold.responses:
@@ -176,12 +182,16 @@ class Wire:
                 time.sleep(self.delay_s)
             upstream.sendall(_SIZE.pack(len(frame)) + frame)
 
-    def _down(self, upstream: socket.socket, client: socket.socket, pending: dict[int, Hold]) -> None:
+    def _down(
+        self, upstream: socket.socket, client: socket.socket, pending: dict[int, Hold], asked: dict[int, Request]
+    ) -> None:
         with suppress(OSError):
             while (frame := read_frame(upstream)) is not None:
-                hold = pending.pop(_SIZE.unpack_from(frame)[0], None)
+                (correlation_id,) = _SIZE.unpack_from(frame)
+                hold = pending.pop(correlation_id, None)
                 if hold is not None:
                     hold.released.wait()
+                frame = self.answer(asked.pop(correlation_id), frame)
                 with suppress(OSError):  # the client is dead: no process reads its responses
                     client.sendall(_SIZE.pack(len(frame)) + frame)
         with suppress(OSError):

@@ -118,6 +118,7 @@ ATTACKERS = {
         "tests/unit/mirror/common/test_formats.py::test_malformed_syncs_are_refused",
     ),
     "writer of the ledger": (
+        "tests/unit/copy/progress/test_ledger.py::test_no_record_of_another_client_prevents_reading_the_ledger",
         "tests/unit/copy/progress/test_ledger.py::test_a_chunk_that_another_client_has_written_is_not_decompressed_without_a_limit",
         "tests/unit/mirror/topics/test_remote_acls.py::test_a_note_cannot_make_an_acl_of_somebody_else_the_flow_s_own",
     ),
@@ -145,6 +146,7 @@ ATTACKERS = {
         "tests/fuzz/test_hostile_source.py::test_every_call_ends_with_a_result_or_a_typed_failure",
     ),
     "malicious target broker": (
+        "tests/faults/test_malicious_target.py::test_a_malicious_target_ends_no_flow_into_another_one",
         "tests/unit/kafka/client/test_answer_checks.py::test_an_array_of_two_billion_items_in_a_small_frame_is_refused",
         "tests/fuzz/test_hostile_source.py::test_every_call_ends_with_a_result_or_a_typed_failure",
     ),

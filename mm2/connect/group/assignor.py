@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 import structlog
 
+from mm2.connect.api import ConnectError
 from mm2.connect.group.protocol import (
     CONFIG_MISMATCH,
     NO_ERROR,
@@ -31,6 +32,8 @@ T = TypeVar("T", str, ConnectorTaskId)
 
 #: Growth of the back-off between successive revoking rebalances (1, 40, 1600 … ms, no jitter).
 _REVOCATION_BACKOFF_FACTOR = 40
+#: Of an id that a client has chosen, in a log line.
+_SHOWN_CHARACTERS = 200
 
 
 class ConfiguredConnectors(Protocol):
@@ -349,8 +352,10 @@ class GroupLeadership:
         ``last_completed_generation`` and ``was_eager`` describe this member's previous generation.
         """
         version = version_of(joined.protocol_name)
-        members = {str(member.member_id): decode_worker_state(bytes(member.metadata)) for member in joined.members}
+        members = self._workers(joined.members)
         leader = str(joined.member_id)
+        if leader not in members:
+            raise ConnectError("The coordinator's answer to JoinGroup does not contain this worker")
         configured = self._configs()
         newest = max(state.config_offset for state in members.values())
         downgraded = version == 0 and last_completed_generation != NO_GENERATION and not was_eager
@@ -379,6 +384,17 @@ class GroupLeadership:
             owner_urls.update(dict.fromkeys([*load.connectors, *load.tasks], members[member].url))
         self._owner_urls = owner_urls
         return {member: encode_assignment(received, version) for member, received in outcome.assignments.items()}
+
+    def _workers(self, members: Iterable[Any]) -> dict[str, WorkerState]:
+        """The state of each member. One whose state cannot be read gets no work: any client with READ on the group can join it."""
+        states = {}
+        for member in members:
+            try:
+                states[str(member.member_id)] = decode_worker_state(bytes(member.metadata))
+            except ConnectError as error:
+                member_id = str(member.member_id)[:_SHOWN_CHARACTERS]
+                self._log.warning("member without a valid state gets no work", member_id=member_id, reason=str(error))
+        return states
 
 
 def _only_home(members: Mapping[str, WorkerState], leader: str) -> str | None:

@@ -35,6 +35,7 @@ from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.group.classic_member import NO_GENERATION, ClassicMember, GroupTimings, Offers
+from mm2.kafka.group.member_thread import Retry
 
 
 class WorkerRebalanceListener(Protocol):
@@ -352,10 +353,15 @@ class GroupMember(ClassicMember):
 
     def _join(self) -> None:
         self._lease.await_answer()
+        again_s = self._timings.heartbeat_interval_ms / 1000
         try:
             super()._join()
+        except ConnectError as error:  # the coordinator, or the member that leads, has sent what no worker sends
+            self._lease.answer_failed(again_s)
+            self._log.warning("assignment not usable, joining again", reason=str(error))
+            raise Retry(str(error), again_s) from error
         except BaseException:
-            self._lease.answer_failed(self._timings.heartbeat_interval_ms / 1000)
+            self._lease.answer_failed(again_s)
             raise
 
     def _prepare_join(self) -> Callable[[], Offers]:

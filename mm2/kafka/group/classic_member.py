@@ -26,6 +26,8 @@ from mm2.kafka.group.member_thread import MemberThread, Retry
 NO_GENERATION: Final = -1
 #: How much longer than the rebalance timeout to wait for the answer to JoinGroup (as AbstractCoordinator does).
 _JOIN_GRACE_S: Final = 5.0
+#: Attempts to join in a row that follow at once, as all do in Java: to get a member id, and when another rebalance has begun meanwhile.
+_AT_ONCE: Final = 3
 _LOST: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
 
 #: Name and metadata of each protocol that a member supports, in order of preference.
@@ -77,6 +79,8 @@ class ClassicMember(MemberThread):
         self._member_id = ""
         self._generation = NO_GENERATION
         self._membership = 0  # counts departures from the group: an answer to an earlier membership is ignored
+
+        self._failed_joins = 0  # in a row; only the membership thread accesses it
 
     # -- implemented by subclasses; all but `_assign` are called with the condition held
 
@@ -137,10 +141,16 @@ class ClassicMember(MemberThread):
             self._rejoin = False
         try:
             self._join_and_sync(membership, member_id, offers())
-        except BaseException:
+        except BaseException as error:
             with self._changed:
                 self._rejoin = True
+            self._failed_joins += 1
+            if isinstance(error, Retry) and self._failed_joins > _AT_ONCE:
+                # A coordinator that does not know the members that it has accepted got hundreds of requests in a second.
+                wait_s = self._backoff.delay_s(self._failed_joins - _AT_ONCE)
+                raise Retry(str(error), max(error.wait_s, wait_s)) from error
             raise
+        self._failed_joins = 0
 
     def _join_and_sync(self, membership: int, member_id: str, offers: Offers) -> None:
         timeout_s = max(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +13,9 @@ from mm2.connect.group.membership import GroupMember, _Dropped, _merge, _Rebalan
 from mm2.connect.group.protocol import CONFIG_MISMATCH, NO_ERROR, URL_NOT_USED, WorkerAssignment
 from mm2.connect.stores.config_state import ClusterConfigState, ConnectorTaskId
 from mm2.kafka.client.cluster import Cluster
+from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.group.classic_member import GroupTimings
+from mm2.kafka.group.member_thread import Retry
 from mm2.kafka.settings.client_settings import ClientSettings
 
 TASK = ConnectorTaskId("c", 0)
@@ -95,3 +98,21 @@ def test_an_expired_lease_revokes_the_tasks_at_the_next_poll(monkeypatch: pytest
         frozen._changed.notify_all()
     watching.join(60)
     assert not watching.is_alive()
+
+
+def test_a_coordinator_that_forgets_each_member_is_not_asked_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """675 times a second before, with a line in the log each time."""
+    forgotten = member(Revoked(), HELD)
+    joined = SimpleNamespace(
+        error_code=0, generation_id=1, protocol_name="sessioned", member_id="m", leader="other", members=[]
+    )
+    answers = {"JoinGroupRequest": joined, "SyncGroupRequest": SimpleNamespace(error_code=ErrorCode.UNKNOWN_MEMBER_ID)}
+    monkeypatch.setattr(forgotten, "_ask", lambda request, _: answers[request.name])
+    waits = []
+    for _ in range(12):
+        with pytest.raises(Retry) as retry:
+            forgotten._join()
+        waits.append(retry.value.wait_s)
+    assert waits[:3] == [0.0, 0.0, 0.0]
+    assert all(wait_s > 0.05 for wait_s in waits[3:])
+    assert min(waits[-3:]) >= 0.8, "retry.backoff.max.ms, less the jitter"
