@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
-from mm2.copy.progress.session import EndedSession, count_after
+from mm2.copy.progress.session import EndedSession, LedgerEntry, count_after
 from mm2.kafka.admin import Admin
 from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
@@ -33,6 +33,7 @@ _EMPTY_ANSWERS: Final = 3
 _REQUEST_TIMEOUT_S: Final = 5.0
 _STABLE_TIMEOUT_S: Final = 2.0
 _STABLE_POLL_S: Final = 0.02
+_COMMITTED_STEP: Final = 10_000
 #: Time for which a look-up must be permanently rejected before delivery becomes at-least-once (rule L5).
 LOOK_UP_REFUSED_S: Final = 10.0
 #: Answers about a topic that was deleted, or deleted and created again.
@@ -358,6 +359,35 @@ class TargetLookUp:
             except KafkaFailure as error:
                 found[tp] = error
         return found
+
+    def is_committed(self, entry: LedgerEntry) -> bool:
+        """Whether the target has committed the transaction of an entry that was written in it. Raises KafkaFailure."""
+        if entry.before is None:
+            return True
+        tp, first = entry.target, entry.before.mark.target
+        if first < 0:
+            return False
+        ends = self._admin.list_offsets({tp: LATEST}, "read_committed", timeout_s=_REQUEST_TIMEOUT_S)
+        starts = self._admin.list_offsets({tp: EARLIEST}, timeout_s=_REQUEST_TIMEOUT_S)
+        first, after = max(first, value_of(starts[tp]).offset), min(entry.mark.target, value_of(ends[tp]).offset)
+        if first >= after:
+            return False
+        headers = (batch.view.header for _, batch in self._batches({tp: (first, after)}, read_committed=True))
+        return any(header is not None and header.producer_id == entry.written_by for header in headers)
+
+    def committed_end(self, tp: TopicPartition, end: int) -> int:
+        """The offset after the last record before ``end`` that is not one of an aborted transaction; the start of the log if there is
+        none. Raises KafkaFailure, also while a transaction is open before ``end``.
+        """
+        start = value_of(self._admin.list_offsets({tp: EARLIEST}, timeout_s=_REQUEST_TIMEOUT_S)[tp]).offset
+        after, step = end, _COMMITTED_STEP
+        while after > start:
+            first = max(start, after - step)
+            ends = [_last_offset(batch) + 1 for _, batch in self._batches({tp: (first, after)}, read_committed=True)]
+            if ends:
+                return min(ends[-1], end)
+            after, step = first, 10 * step
+        return start
 
     def _headers_at(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, BatchHeader | None]:
         ranges = {tp: (at, at + 1) for tp, at in offsets.items()}
