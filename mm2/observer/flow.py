@@ -281,13 +281,16 @@ class FlowObserver:
         target_logs = self._target_logs
         logs_ms = _wall(target_logs.read_at_s or None, now_s, now_ms)
         no_ledger = f"{self.flow.pair.target} has none" if self._ledger.is_missing else ""
+        no_checkpoints = f"{self.flow.pair.target} has no topic {self._groups.topic}" if self._groups.is_missing else ""
         work_s = now_s if self.flow.herder is not None else self._work_read_s
         return (
             polled(Evidence.SOURCE_TOPICS, self._new_topics_watch),
             polled(Evidence.SOURCE_LOGS, self._source_watch),
             polled(Evidence.LEDGER, self._target_watch, no_ledger),
             EvidenceView(Evidence.TARGET_LOGS, logs_ms, self._target_logs_watch.error or target_logs.error),
-            EvidenceView(Evidence.GROUPS, _wall(self._groups.read_at_s, now_s, now_ms), self._groups_error()),
+            EvidenceView(
+                Evidence.GROUPS, _wall(self._groups.read_at_s, now_s, now_ms), self._groups_error() or no_checkpoints
+            ),
             polled(Evidence.HEARTBEATS, self._heartbeats_watch),
             EvidenceView(Evidence.WORKERS, _wall(work_s, now_s, now_ms), self._unread_work),
             *(() if self._engine is None else (EvidenceView(Evidence.PROCESS, now_ms),)),

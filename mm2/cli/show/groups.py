@@ -22,7 +22,7 @@ from mm2.cli.common.verbs import examples
 from mm2.cli.show.status import add_timeout
 from mm2.config.keys.mirror_keys import CHECKPOINT_CONNECTOR, is_job_on
 from mm2.config.mirrormaker import MirrorMakerConfig
-from mm2.evidence import NO_GROUP_REASON
+from mm2.evidence import NO_GROUP_REASON, Evidence
 from mm2.kafka.errors import BrokerFailure
 from mm2.mirror.client import MirrorClient
 from mm2.mirror.common.clients import ClientKind, MirrorClients, Side
@@ -75,6 +75,7 @@ def run(options: Any) -> int:
     (view,) = observe_once(config, [str(flow.pair)], timeout_s=options.timeout).flows
     if view.target_error:
         raise CommandError(view.target_error)
+    unread = next((one.error for one in view.evidence if one.what is Evidence.GROUPS), "").rstrip(".")
     groups = [one for one in view.groups if options.group in {None, one.group}]
     if options.json:
         listed = [
@@ -101,21 +102,30 @@ def run(options: Any) -> int:
         if rows:
             cells = [(group, str(partition), reason.message) for group, partition, reason in rows]
             table(sys.stdout, ("GROUP", "PARTITION", "REASON"), cells, left=2)
+<<<<<<< HEAD
         elif not is_unknown and not view.groups_error and not left_out:
             sys.stdout.write(f"{flow.pair}: {NO_GROUP_REASON()}\n")
     if left_out:
         sys.stderr.write(f"mm2: {flow.pair}: {left_out}.\n")
+=======
+        elif not is_unknown and not view.groups_error:
+            sys.stdout.write(f"{flow.pair}: {NO_GROUP_REASON()}{f'; {unread}' if unread else ''}\n")
+>>>>>>> q2
     if view.source_error:
         sys.stderr.write(f"mm2: {flow.pair}: {view.source_error}\n")
     if view.groups_error:
         sys.stderr.write(f"mm2: {flow.pair}: {NO_GROUP_REASON(is_known=False, why=view.groups_error)}\n")
         return EXIT_ERROR
     if is_unknown:
-        sys.stderr.write(
-            f"mm2: {flow.pair} has no checkpoint of {options.group} and reports no reason: the group is not selected (groups, groups.exclude), has "
-            "committed no offsets of replicated topics, or does not exist, or the topic of the checkpoints was deleted.\n"
+        why = unread or (
+            "the group is not selected (groups, groups.exclude), has committed no offsets of replicated topics, or does not exist"
         )
+<<<<<<< HEAD
     return EXIT_NOT_WELL if rows or is_unknown or left_out else EXIT_WELL
+=======
+        sys.stderr.write(f"mm2: {flow.pair} has no checkpoint of {options.group} and reports no reason: {why}.\n")
+    return EXIT_NOT_WELL if rows or is_unknown else EXIT_WELL
+>>>>>>> q2
 
 
 def _is_synced(config: MirrorMakerConfig, options: Any) -> bool:

@@ -573,18 +573,6 @@ class Ledger:
         with self._lock:
             return set(self._late)
 
-    def start_ahead(
-        self, source: TopicPartition, committed: int | None, written: WrittenPosition, *, is_committed: bool
-    ) -> Start:
-        """The start where Connect's offsets topic has lost its end, and with it newer positions of this connector: by the ledger.
-
-        ``is_committed``: so is the transaction of its entry, if it was written in one.
-        """
-        entry = self.entry(source)
-        if entry is None or entry.session is not None:
-            return self.start(source, committed, written._replace(foreign_at=-1))
-        return self.start(source, entry.mark.source if entry.before is None or is_committed else entry.previous)
-
     def with_late_chunks(self, source: TopicPartition, start: Start) -> Start:
         """The start, with the chunks that late writes have replaced: they have to be written again, because compaction
         removes the record before.

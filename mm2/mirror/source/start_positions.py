@@ -15,7 +15,11 @@ from mm2.connect.api import ConnectError, SourceTaskContext
 from mm2.connect.runtime.exactly_once_settings import task_transactional_id
 from mm2.connect.stores.config_state import ConnectorTaskId
 from mm2.copy.progress.ledger import Ledger
+<<<<<<< ours
 from mm2.copy.progress.session import CopyId, CopyOrigin, LedgerEntry, Seen, Start, WrittenPosition
+=======
+from mm2.copy.progress.session import CopyId, LedgerEntry, Mark, Seen, Start, WrittenPosition
+>>>>>>> theirs
 from mm2.copy.progress.target_progress import TargetLookUp
 from mm2.copy.progress.written_positions import offset_key, offsets_ends, read_written_positions
 from mm2.copy.spec import CopySpec
@@ -278,7 +282,7 @@ class StartPositions:
                 )
         for tp, written in self._written_positions(unexplained).items():
             if written.is_own_last and starts[tp].committed in written.positions:
-                found[tp] = replace(self._start_ahead(ledger, tp, written, starts[tp].committed), seen=starts[tp].seen)
+                found[tp] = self._start_ahead(ledger, starts[tp], tp, written)
                 self._unexplained_since.pop(tp, None)
             elif tp in seen:
                 self._unexplained_since.setdefault(tp, time.monotonic())  # if it stays unexplained, it is used as it is
@@ -292,28 +296,32 @@ class StartPositions:
             return False
         return entry.session is None and entry.written_by >= 0 and position < entry.mark.source
 
-    def _start_ahead(
-        self, ledger: Ledger, source: TopicPartition, written: WrittenPosition, committed: int | None
-    ) -> Start:
+    def _start_ahead(self, ledger: Ledger, start: Start, source: TopicPartition, written: WrittenPosition) -> Start:
         """The start where the offsets topic has lost its end (an unclean election, a broker that was restored), so that its newest
-        position is an older one of this connector. Raises KafkaFailure.
+        position is an older one of this connector. It stays where the ledger's transactions are not on the target either. Raises KafkaFailure.
         """
         entry = ledger.entry(source)
-        is_committed = entry is not None and entry.session is None and self._is_committed(entry)
-        found = ledger.start_ahead(source, committed, written, is_committed=is_committed)
+        if entry is None:
+            return start
+        if entry.session is not None:
+            found = ledger.start(source, start.committed, written._replace(foreign_at=-1))
+        elif (mark := self._newest_committed(entry)) is None:
+            return start
+        else:
+            found = ledger.start(source, mark.source if mark == entry.mark else entry.previous)
         log.error(
             "The offsets topic has lost its newest positions, copying continues by the ledger.",
             partition=str(source),
-            position=committed,
+            position=start.committed,
             resumed_at=found.position,
         )
-        return found
+        return replace(found, seen=start.seen)
 
-    def _is_committed(self, entry: LedgerEntry) -> bool:
-        """Whether the transaction of an entry is committed on the target. Raises KafkaFailure."""
+    def _newest_committed(self, entry: LedgerEntry) -> Mark | None:
+        """See `TargetLookUp.newest_committed`. Raises KafkaFailure."""
         cluster = Cluster(self._spec.target, name=self._spec.target_alias)
         try:
-            return TargetLookUp(cluster).is_committed(entry)
+            return TargetLookUp(cluster).newest_committed(entry)
         finally:
             cluster.close()
 

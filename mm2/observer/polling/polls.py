@@ -312,17 +312,18 @@ class PolledGroups:
 class GroupsPoll:
     """Polls the groups that have checkpoints or reasons in the ledger (``reasoned``) in ``remote_topics``; the reader replaces both.
 
-    ``has_target``: offsets on the target have been read at least once, most recently at ``read_at_s`` (monotonic clock). ``failed_on``: the cluster on which the last failure occurred.
+    ``is_missing``: the target answers and has no topic of checkpoints. ``has_target``: offsets on the target have been read at least once, most recently at ``read_at_s`` (monotonic clock). ``failed_on``: the cluster on which the last failure occurred.
     """
 
     def __init__(self, clients: FlowClients) -> None:
         self.seen = PolledGroups()
         self.reasoned: frozenset[str] = frozenset()
         self.remote_topics: frozenset[str] = frozenset()
+        self.is_missing = False
         self.has_target = False
         self.read_at_s: float | None = None
         self.failed_on = Side.TARGET
-        self._topic = clients.policy.checkpoints_topic(clients.source)
+        self.topic = clients.policy.checkpoints_topic(clients.source)
         self._clusters = {side: clients.cluster(side) for side in Side}
         self._admins = {side: Admin(cluster) for side, cluster in self._clusters.items()}
         self._lock = threading.Lock()
@@ -372,11 +373,12 @@ class GroupsPoll:
         if self._log is not None:
             self._log.read_to_end(ANSWER_S)
             return
-        found = self._admins[Side.TARGET].describe_topics([self._topic])[self._topic]
-        if vanished(found):
+        found = self._admins[Side.TARGET].describe_topics([self.topic])[self.topic]
+        self.is_missing = vanished(found)
+        if self.is_missing:
             return
         value_of(found)
-        log = KafkaBasedLog(self._clusters[Side.TARGET], self._topic, on_record=self._take)
+        log = KafkaBasedLog(self._clusters[Side.TARGET], self.topic, on_record=self._take)
         log.start(_LEDGER_S)
         self._log = log
 

@@ -275,20 +275,21 @@ def test_positions_that_the_offsets_topic_has_lost_are_those_of_the_ledger() -> 
 
 
 @pytest.mark.parametrize(
-    ("is_own_last", "is_committed", "position"), [(True, True, 50), (True, False, 40), (False, True, 20)]
+    ("is_own_last", "committed", "position"), [(True, 50, 50), (True, 40, 40), (True, None, 20), (False, 50, 20)]
 )
 def test_in_transactions_an_older_position_of_this_connector_is_not_one_of_a_user(
-    is_own_last: bool, is_committed: bool, position: int
+    is_own_last: bool, committed: int | None, position: int
 ) -> None:
-    """The transaction of the ledger's entry may not be committed."""
+    """The transaction of the ledger's entry may not be committed; nor may the one before it, where the coordinator has lost its end, too."""
     before = PreviousCommit(Mark(40, 50, 40), {}, 0, (0, 0, 0), 0)
     env = Environment(ENTRY.replace(session=None, written_by=7, before=before), exactly_once=True)
     env.positions.held = {T0: 19}
     env.whole = WrittenPosition(None, 20, 2, frozenset({20}), is_own_last=is_own_last)
     task: Any = env.start
-    task._is_committed = lambda _entry: is_committed
+    marks = {50: ENTRY.mark, 40: before.mark}
+    task._newest_committed = lambda _entry: None if committed is None else marks[committed]
     start = env.starts()[T0]
-    assert (start.position, start.moved) == (position, not is_own_last)
+    assert (start.position, start.moved) == (position, position == 20)
 
 
 def test_a_reset_is_used_also_by_the_successor_of_a_holder_that_has_written_no_position() -> None:
