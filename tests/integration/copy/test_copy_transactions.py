@@ -107,6 +107,20 @@ def test_an_interval_reduces_the_number_of_transactions(flow: Flow) -> None:
     assert 2 <= len(markers) <= 8
 
 
+def test_exactly_once_can_be_switched_off_and_on_again(flow: Flow) -> None:
+    """Records of the default mode are before the position then, and not those of the transaction that was committed before."""
+    topic = flow.topic()
+    spec = transactional(flow, topic)
+    for number, mode in enumerate((spec, replace(spec, transactions=None), spec)):
+        write(flow.source, topic, numbered(number * 10, 10))
+        with flow.copying(mode) as job:
+            wait_until(
+                lambda: flow.committed(spec) == {TopicPartition(topic, 0): number * 10 + 10},  # noqa: B023
+                detail=job.status,
+            )
+    flow.assert_equal(topic, isolation=COMMITTED)
+
+
 def test_hand_offs_between_micro_batches_keep_the_count(flow: Flow) -> None:
     topic = flow.topic(partitions=2)
     spec = replace(transactional(flow, topic, 2), batch_duration_ms=500)

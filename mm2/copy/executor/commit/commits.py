@@ -85,6 +85,7 @@ class Commits:
 
     def acked(self, cursor: Cursor, copied: SourceRange, last: int) -> None:
         """The target has acknowledged records up to the source offset ``last``."""
+        cursor.written_by = -1
         self._make_visible(cursor, copied, last)
 
     def enroll(self, outbox: Outbox) -> None:

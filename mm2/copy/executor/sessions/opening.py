@@ -182,7 +182,9 @@ class Opening:
         if not start.moved:
             cursor.copy_id = cursor.copy_id._replace(cluster=entry.copy_id.cluster)
             cursor.resume_log(entry)
-            cursor.written_by, cursor.is_handed_off = entry.written_by, start.clean
+            # Entries of older versions name with a session the producer of the transaction before it.
+            cursor.written_by = entry.written_by if entry.session is None else -1
+            cursor.is_handed_off = start.clean
             self._sessions.marks[cursor.partition] = entry.mark
             if entry.session is not None and cursor.gaps is not None:
                 self._sessions.remember_lead_in(cursor.partition, entry.session)
