@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 import httpx
@@ -52,7 +53,7 @@ from tests.integration.copy_flow import (
     producer_of,
     rows_of,
 )
-from tests.integration.mirror_process import MirrorProcess, ends
+from tests.integration.mirror_process import MirrorProcess, ends, records, table, write_config
 from tests.support.access import OPEN
 from tests.support.old_kafka import OldKafka
 from tests.support.waiting import PATIENCE, wait_until
@@ -379,6 +380,61 @@ def test_merged_topics_whose_target_lost_its_end_stop_and_name_the_positions_tha
         wanted = [one.value for one in records_of("", 0, 10_000)]
         assert merge.contents() == {(topic, index): wanted for topic in merge.topics for index in range(2)}
         process.eventually(lambda: not stopped(), 60)
+    finally:
+        if process is not None:
+            process.clean_up()
+        target.stop()
+
+
+@pytest.mark.parametrize("mode", ["disabled", "enabled"])
+def test_newest_positions_that_the_offsets_topic_has_lost_are_those_of_the_ledger(
+    source: LocalKafka, tmp_path: Path, unique: str, mode: str
+) -> None:
+    """The directory of the offsets topic is put back while no process runs, as after an unclean election. The older position is not
+    taken for one that a user has set, which would copy the records after it again.
+    """
+    target = LocalKafka("T", tmp_path / "target")
+    process: MirrorProcess | None = None
+    try:
+        target.start(_START_S)
+        alias, topic, rounds = f"S{unique}", f"{unique}-t", count(1)
+        create(source, topic, 1)
+        settings = {
+            "clusters": f"{alias}, B",
+            f"{alias}.bootstrap.servers": source.bootstrap,
+            "B.bootstrap.servers": target.bootstrap,
+            f"{alias}->B.enabled": "true",
+            f"{alias}->B.topics": topic,
+            f"B->{alias}.enabled": "false",
+            "emit.heartbeats.enabled": "false",
+            "offset.storage.partitions": "1",
+            "B.exactly.once.source.support": mode,
+        }
+        file, offsets = write_config(tmp_path / "mm2.properties", settings), f"mm2-offsets.{alias}.internal"
+        wanted: list[bytes] = []
+
+        def committed() -> int:
+            found = [int(json.loads(value or b"{}").get("offset", -1)) for value, _ in table(target, offsets).values()]
+            return max(found, default=-1) + 1
+
+        def copy(*names: str) -> MirrorProcess:
+            process = MirrorProcess(file, tmp_path / f"{next(rounds)}.log", "B")
+            for name in names:
+                write(source, topic, 0, values(name, 100))
+                wanted.extend(values(name, 100))
+                process.eventually(lambda: committed() == len(wanted), 120)
+            return process
+
+        process = copy("kept")
+        assert process.stop()[0] == 0
+        with put_back(target, [offsets], tmp_path / "backup"):
+            process = copy("first", "second", "third")
+            process.kill9(whole_family=True)
+        assert committed() == 100, "positions are lost"
+        process = copy("new")
+        assert [record.value for record in records(target, f"{alias}.{topic}")[0]] == wanted
+        assert process.lines(event="The offsets topic has lost its newest positions, copying continues by the ledger.")
+        assert not process.lines(event="The position was changed by a user or by Java and is used.")
     finally:
         if process is not None:
             process.clean_up()

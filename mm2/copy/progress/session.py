@@ -473,9 +473,10 @@ class WrittenPosition(NamedTuple):
 
     ``own`` is the newest header of a copy session of this connector, by lease. ``foreign`` is the last position without a header, as
     the next source offset (None: removed), at offset ``foreign_at`` of the topic (-1: none). ``positions`` are all
-    that were read, in the partition ``place`` (`Seen`). ``other_topic`` is the remote topic of the last one if a connector of another
-    Connect group with the same name has written it, which uses the same offsets topic ("": none has). Records before the ``seen`` of the ledger's entry are left out: they decide
-    nothing.
+    that were read, in the partition ``place`` (`Seen`). ``is_own_last``: this connector has written the last
+    one. ``other_topic`` is the remote topic of the last one if a connector of another Connect group with the same name has written it,
+    which uses the same offsets topic ("": none has). Records before the ``seen`` of the ledger's entry are left out: they decide
+    nothing, unless the topic has lost its end.
     """
 
     own: PositionHeader | None = None
@@ -484,6 +485,7 @@ class WrittenPosition(NamedTuple):
     positions: frozenset[int | None] = frozenset()
     place: str = ""
     other_topic: str = ""
+    is_own_last: bool = False
 
     def explains(self, committed: int | None, entry: LedgerEntry) -> bool:
         """Whether a position from another read is among these, or is that of an older ``entry``. Otherwise a deposed

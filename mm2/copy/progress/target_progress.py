@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
-from mm2.copy.progress.session import EndedSession, count_after
+from mm2.copy.progress.session import EndedSession, LedgerEntry, Mark, count_after
 from mm2.kafka.admin import Admin
 from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
@@ -33,6 +33,7 @@ _EMPTY_ANSWERS: Final = 3
 _REQUEST_TIMEOUT_S: Final = 5.0
 _STABLE_TIMEOUT_S: Final = 2.0
 _STABLE_POLL_S: Final = 0.02
+_COMMITTED_STEP: Final = 10_000
 #: Time for which a look-up must be permanently rejected before delivery becomes at-least-once (rule L5).
 LOOK_UP_REFUSED_S: Final = 10.0
 #: Answers about a topic that was deleted, or deleted and created again.
@@ -358,6 +359,47 @@ class TargetLookUp:
             except KafkaFailure as error:
                 found[tp] = error
         return found
+
+    def newest_committed(self, entry: LedgerEntry) -> Mark | None:
+        """The mark of an entry that was written in a transaction, or the one before it: the newest whose transaction is committed on the
+        target, or of which the target has lost the end. None: neither is. Raises KafkaFailure.
+        """
+        tp = entry.target
+        ends = self._admin.list_offsets({tp: LATEST}, "read_committed", timeout_s=_REQUEST_TIMEOUT_S)
+        end = value_of(ends[tp]).offset
+        marks = [entry.mark] if entry.before is None else [entry.mark, entry.before.mark]
+        for mark in marks:
+            if 0 <= mark.target <= end:
+                is_committed = self._is_visible(tp, mark.target - 1)
+            elif mark == marks[-1]:
+                is_committed = mark.target >= 0
+            else:  # a part of the transaction may be left
+                headers = [batch.view.header for batch in self._visible(tp, max(0, marks[-1].target), end)]
+                is_committed = any(header and header.producer_id == entry.written_by for header in headers)
+            if is_committed:
+                return mark
+        return None
+
+    def _visible(self, tp: TopicPartition, first: int, after: int) -> list[Batch]:
+        """The batches of no aborted transaction at these offsets. Raises KafkaFailure."""
+        start = value_of(self._admin.list_offsets({tp: EARLIEST}, timeout_s=_REQUEST_TIMEOUT_S)[tp]).offset
+        ranges = {tp: (max(first, start), after)} if max(first, start) < after else {}
+        return [batch for _, batch in self._batches(ranges, read_committed=True)]
+
+    def _is_visible(self, tp: TopicPartition, offset: int) -> bool:
+        return any(_last_offset(batch) >= offset for batch in self._visible(tp, offset, offset + 1))
+
+    def committed_end(self, tp: TopicPartition, end: int) -> int:
+        """The offset after the last record before ``end`` that is not one of an aborted transaction; the start of the log if there is
+        none. Raises KafkaFailure, also while a transaction is open before ``end``.
+        """
+        after, step = end, _COMMITTED_STEP
+        while after > 0:
+            first = max(0, after - step)
+            if found := self._visible(tp, first, after):
+                return min(_last_offset(found[-1]) + 1, end)
+            after, step = first, 10 * step
+        return 0
 
     def _headers_at(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, BatchHeader | None]:
         ranges = {tp: (at, at + 1) for tp, at in offsets.items()}

@@ -62,18 +62,20 @@ def summarize_writers(
     own: PositionHeader | None = None
     foreign: PositionRecord | None = None
     other_topic = ""
+    is_own_last = False
     for record in records:
         other_topic = ""
-        if record.header is None:
-            foreign = record
-        elif record.header.copy_id.is_other(copy_id):
-            other_topic = record.header.remote_topic
-        elif own is None or record.header.lease >= own.lease:
-            own = record.header
+        header = record.header
+        is_own_last = header is not None and not header.copy_id.is_other(copy_id)
+        if header is not None and not is_own_last:
+            other_topic = header.remote_topic
+        elif header is None or header.session is None:
+            foreign = record  # no session explains one that was written in a transaction
+        elif own is None or header.lease >= own.lease:
+            own = header
     positions = frozenset(_position(record.value) for record in records)
-    if foreign is None:
-        return WrittenPosition(own, positions=positions, place=place, other_topic=other_topic)
-    return WrittenPosition(own, _position(foreign.value), foreign.offset, positions, place, other_topic)
+    value, at = (None, -1) if foreign is None else (_position(foreign.value), foreign.offset)
+    return WrittenPosition(own, value, at, positions, place, other_topic, is_own_last)
 
 
 def read_written_positions(

@@ -13,7 +13,8 @@ from mm2.connect.api import ConnectError, SourceTaskContext
 from mm2.connect.runtime.exactly_once_settings import task_transactional_id
 from mm2.connect.stores.config_state import ConnectorTaskId
 from mm2.copy.progress.ledger import Ledger
-from mm2.copy.progress.session import CopyId, LedgerEntry, Seen, Start, WrittenPosition
+from mm2.copy.progress.session import CopyId, LedgerEntry, Mark, Seen, Start, WrittenPosition
+from mm2.copy.progress.target_progress import TargetLookUp
 from mm2.copy.progress.written_positions import offset_key, offsets_ends, read_written_positions
 from mm2.copy.spec import CopySpec
 from mm2.kafka.client.cluster import Cluster
@@ -200,17 +201,19 @@ class StartPositions:
     def _without_late_writes(self, ledger: Ledger, starts: dict[TopicPartition, Start]) -> dict[TopicPartition, Start]:
         """Replace positions that a predecessor wrote late; those of Java and users stay. Raises KafkaFailure.
 
-        In exactly-once mode only if the predecessor used the default mode: otherwise the ledger entry has no session.
+        In exactly-once mode only if the predecessor used the default mode: otherwise the ledger entry has no session, and a position is
+        late only where the offsets topic has lost its end.
         """
         seen = {tp: offset for tp in starts if (offset := ledger.seen(tp, starts[tp].seen.place)) is not None}
         found = dict(starts)
+        unexplained = {tp: 0 for tp in starts.keys() - seen.keys() if self._is_behind_transaction(starts[tp])}
         for tp in starts.keys() - seen.keys():
             self._unexplained_since.pop(tp, None)
         for tp, written in self._written_positions(seen).items():
             entry = ledger.entry(tp)
             if entry is not None and not written.explains(starts[tp].committed, entry):
-                self._unexplained_since.setdefault(tp, time.monotonic())
-                continue  # if it stays unexplained, it is used as it is
+                unexplained[tp] = 0
+                continue
             self._unexplained_since.pop(tp, None)
             # A user's position is used only once, even if a deposed leader reported a lower end before.
             known = starts[tp].seen
@@ -223,7 +226,50 @@ class StartPositions:
                     position=starts[tp].committed,
                     resumed_at=found[tp].position,
                 )
+        for tp, written in self._written_positions(unexplained).items():
+            if written.is_own_last and starts[tp].committed in written.positions:
+                found[tp] = self._start_ahead(ledger, starts[tp], tp, written)
+                self._unexplained_since.pop(tp, None)
+            elif tp in seen:
+                self._unexplained_since.setdefault(tp, time.monotonic())  # if it stays unexplained, it is used as it is
         return found
+
+    @staticmethod
+    def _is_behind_transaction(start: Start) -> bool:
+        """Whether the position is before that of an entry that was written in a transaction."""
+        entry, position = start.entry, start.position
+        if entry is None or position is None or not start.moved:
+            return False
+        return entry.session is None and entry.written_by >= 0 and position < entry.mark.source
+
+    def _start_ahead(self, ledger: Ledger, start: Start, source: TopicPartition, written: WrittenPosition) -> Start:
+        """The start where the offsets topic has lost its end (an unclean election, a broker that was restored), so that its newest
+        position is an older one of this connector. It stays where the ledger's transactions are not on the target either. Raises KafkaFailure.
+        """
+        entry = ledger.entry(source)
+        if entry is None:
+            return start
+        if entry.session is not None:
+            found = ledger.start(source, start.committed, written._replace(foreign_at=-1))
+        elif (mark := self._newest_committed(entry)) is None:
+            return start
+        else:
+            found = ledger.start(source, mark.source if mark == entry.mark else entry.previous)
+        log.error(
+            "The offsets topic has lost its newest positions, copying continues by the ledger.",
+            partition=str(source),
+            position=start.committed,
+            resumed_at=found.position,
+        )
+        return replace(found, seen=start.seen)
+
+    def _newest_committed(self, entry: LedgerEntry) -> Mark | None:
+        """See `TargetLookUp.newest_committed`. Raises KafkaFailure."""
+        cluster = Cluster(self._spec.target, name=self._spec.target_alias)
+        try:
+            return TargetLookUp(cluster).newest_committed(entry)
+        finally:
+            cluster.close()
 
     def _offsets_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Seen]:
         """The end offsets of the partitions of the offsets topic that contain these positions. Raises KafkaFailure."""

@@ -114,7 +114,7 @@ class Positions:
     def flush(self) -> None:
         """Written at once."""
 
-    def offset_record(self, _source: TopicPartition, position: int) -> tuple[int, Record]:
+    def offset_record(self, _source: TopicPartition, position: int, _header: object) -> tuple[int, Record]:
         return 0, Record(b"k", b"%d" % position)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
@@ -120,13 +120,16 @@ class Environment:
         self.headers: dict[TopicPartition, PositionHeader] = {}
         self.read: dict[TopicPartition, list[int | None]] = {}
         self.others: dict[TopicPartition, str] = {}
+        self.whole: WrittenPosition | None = None  # what all of the offsets topic shows
         self.reset: tuple[int | None, int] = (None, -1)  # a position of a user, and its offset in the offsets topic
         task: Any = self.start
         task._written_positions = self._written
         task._offsets_ends = lambda partitions: dict.fromkeys(partitions, Seen(self.ends))
         task._take_transactional_id = self.taken.append
 
-    def _written(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, WrittenPosition]:
+    def _written(self, partitions: Mapping[TopicPartition, int]) -> dict[TopicPartition, WrittenPosition]:
+        if self.whole is not None and partitions and not any(partitions.values()):
+            return dict.fromkeys(partitions, self.whole)
         return {
             tp: WrittenPosition(
                 self.headers.get(tp),
@@ -250,6 +253,39 @@ def test_a_late_position_is_not_used_after_switching_to_exactly_once() -> None:
     env.read = {T0: [20]}
     start = env.starts()[T0]
     assert (start.position, start.moved, start.entry and start.entry.session) == (50, False, ENTRY.session)
+
+
+def test_positions_that_the_offsets_topic_has_lost_are_those_of_the_ledger() -> None:
+    """Its newest position is an older one of this connector, before `seen`."""
+    env = Environment(ENTRY.replace(lease=Lease(2_000, 1), seen=Seen(5)))
+    env.positions.held = {T0: 19}
+    header = PositionHeader(Lease(1_000, 7), Mark(20, 30, 20), ENTRY.session, Seen(3))
+    env.whole = WrittenPosition(header, 7, 2, frozenset({7, 20}), is_own_last=True)
+    with capture_logs() as logs:
+        start = env.starts()[T0]
+    assert (start.position, start.committed, start.moved, start.seen) == (50, 20, False, Seen(40))
+    assert [line["resumed_at"] for line in logs if line["log_level"] == "error"] == [50]
+    env.whole = env.whole._replace(is_own_last=False)
+    with pytest.raises(DisconnectedFailure, match="without the position that Connect has read from it"):
+        env.starts()
+
+
+@pytest.mark.parametrize(
+    ("is_own_last", "committed", "position"), [(True, 50, 50), (True, 40, 40), (True, None, 20), (False, 50, 20)]
+)
+def test_in_transactions_an_older_position_of_this_connector_is_not_one_of_a_user(
+    is_own_last: bool, committed: int | None, position: int
+) -> None:
+    """The transaction of the ledger's entry may not be committed; nor may the one before it, where the coordinator has lost its end, too."""
+    before = PreviousCommit(Mark(40, 50, 40), {}, 0, (0, 0, 0), 0)
+    env = Environment(ENTRY.replace(session=None, written_by=7, before=before), exactly_once=True)
+    env.positions.held = {T0: 19}
+    env.whole = WrittenPosition(None, 20, 2, frozenset({20}), is_own_last=is_own_last)
+    task: Any = env.start
+    marks = {50: ENTRY.mark, 40: before.mark}
+    task._newest_committed = lambda _entry: None if committed is None else marks[committed]
+    start = env.starts()[T0]
+    assert (start.position, start.moved) == (position, position == 20)
 
 
 def test_a_reset_is_used_also_by_the_successor_of_a_holder_that_has_written_no_position() -> None:

@@ -31,6 +31,7 @@ from mm2.copy.progress.session import (
     LedgerEntry,
     Mark,
     PartitionCondition,
+    PositionHeader,
     PreviousCommit,
     Session,
     Start,
@@ -441,7 +442,7 @@ class TransactionCommits(Commits):
                 # Also 0, where the source was recreated: otherwise a position of the old topic could not be distinguished from
                 # the same position in the new one.
                 positions[tp] = cursor.window.position
-                rows.append(self._positions.offset_record(tp, cursor.window.position))
+                rows.append(self._positions.offset_record(tp, cursor.window.position, PositionHeader.of(entry)))
                 # The entry contains exactly this transaction, and the state before it, which is valid if it is not committed. If
                 # it were written afterwards, a crash in between would leave a range of offsets without a reason.
                 before = self._previous[tp]
