@@ -102,15 +102,10 @@ def run(options: Any) -> int:
         if rows:
             cells = [(group, str(partition), reason.message) for group, partition, reason in rows]
             table(sys.stdout, ("GROUP", "PARTITION", "REASON"), cells, left=2)
-<<<<<<< HEAD
         elif not is_unknown and not view.groups_error and not left_out:
-            sys.stdout.write(f"{flow.pair}: {NO_GROUP_REASON()}\n")
+            sys.stdout.write(f"{flow.pair}: {NO_GROUP_REASON()}{f'; {unread}' if unread else ''}\n")
     if left_out:
         sys.stderr.write(f"mm2: {flow.pair}: {left_out}.\n")
-=======
-        elif not is_unknown and not view.groups_error:
-            sys.stdout.write(f"{flow.pair}: {NO_GROUP_REASON()}{f'; {unread}' if unread else ''}\n")
->>>>>>> q2
     if view.source_error:
         sys.stderr.write(f"mm2: {flow.pair}: {view.source_error}\n")
     if view.groups_error:
@@ -120,12 +115,8 @@ def run(options: Any) -> int:
         why = unread or (
             "the group is not selected (groups, groups.exclude), has committed no offsets of replicated topics, or does not exist"
         )
-<<<<<<< HEAD
-    return EXIT_NOT_WELL if rows or is_unknown or left_out else EXIT_WELL
-=======
         sys.stderr.write(f"mm2: {flow.pair} has no checkpoint of {options.group} and reports no reason: {why}.\n")
-    return EXIT_NOT_WELL if rows or is_unknown else EXIT_WELL
->>>>>>> q2
+    return EXIT_NOT_WELL if rows or is_unknown or left_out else EXIT_WELL
 
 
 def _is_synced(config: MirrorMakerConfig, options: Any) -> bool:

@@ -388,21 +388,6 @@ class TargetLookUp:
     def _is_visible(self, tp: TopicPartition, offset: int) -> bool:
         return any(_last_offset(batch) >= offset for batch in self._visible(tp, offset, offset + 1))
 
-<<<<<<< ours
-=======
-    def committed_end(self, tp: TopicPartition, end: int) -> int:
-        """The offset after the last record before ``end`` that is not one of an aborted transaction; the start of the log if there is
-        none. Raises KafkaFailure, also while a transaction is open before ``end``.
-        """
-        after, step = end, _COMMITTED_STEP
-        while after > 0:
-            first = max(0, after - step)
-            if found := self._visible(tp, first, after):
-                return min(_last_offset(found[-1]) + 1, end)
-            after, step = first, 10 * step
-        return 0
-
->>>>>>> theirs
     def _headers_at(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, BatchHeader | None]:
         ranges = {tp: (at, at + 1) for tp, at in offsets.items()}
         return {

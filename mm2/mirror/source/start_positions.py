@@ -15,11 +15,7 @@ from mm2.connect.api import ConnectError, SourceTaskContext
 from mm2.connect.runtime.exactly_once_settings import task_transactional_id
 from mm2.connect.stores.config_state import ConnectorTaskId
 from mm2.copy.progress.ledger import Ledger
-<<<<<<< ours
-from mm2.copy.progress.session import CopyId, CopyOrigin, LedgerEntry, Seen, Start, WrittenPosition
-=======
-from mm2.copy.progress.session import CopyId, LedgerEntry, Mark, Seen, Start, WrittenPosition
->>>>>>> theirs
+from mm2.copy.progress.session import CopyId, CopyOrigin, LedgerEntry, Mark, Seen, Start, WrittenPosition
 from mm2.copy.progress.target_progress import TargetLookUp
 from mm2.copy.progress.written_positions import offset_key, offsets_ends, read_written_positions
 from mm2.copy.spec import CopySpec
