@@ -10,7 +10,14 @@ import pytest
 
 from mm2.connect.group.assignor import CooperativeAssignor
 from mm2.connect.group.membership import GroupMember, _Dropped, _merge, _Rebalanced
-from mm2.connect.group.protocol import CONFIG_MISMATCH, NO_ERROR, URL_NOT_USED, WorkerAssignment
+from mm2.connect.group.protocol import (
+    CONFIG_MISMATCH,
+    NO_ERROR,
+    URL_NOT_USED,
+    WorkerAssignment,
+    WorkerState,
+    encode_worker_state,
+)
 from mm2.connect.stores.config_state import ClusterConfigState, ConnectorTaskId
 from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
@@ -116,3 +123,29 @@ def test_a_coordinator_that_forgets_each_member_is_not_asked_without_a_pause(mon
     assert waits[:3] == [0.0, 0.0, 0.0]
     assert all(wait_s > 0.05 for wait_s in waits[3:])
     assert min(waits[-3:]) >= 0.8, "retry.backoff.max.ms, less the jitter"
+
+
+@pytest.mark.parametrize("state", [b"", b"\xff\xff", b"\x00\x02\x7f\xff", b"\x00\x02\x00\x01\xff" + bytes(8)])
+def test_a_member_with_a_malformed_state_gets_no_work_and_ends_no_leader(state: bytes) -> None:
+    """Any client with READ on the group can join it. One ended the herder of the leader, again after each start."""
+    leader = member(Revoked(), HELD)
+    valid = encode_worker_state(WorkerState(URL_NOT_USED, -1), "sessioned")
+    members = [SimpleNamespace(member_id="m", metadata=valid), SimpleNamespace(member_id="stranger", metadata=state)]
+    joined = SimpleNamespace(protocol_name="sessioned", generation_id=1, member_id="m", leader="m", members=members)
+    assert leader._assign(joined).keys() == {"m"}
+
+
+@pytest.mark.parametrize("assignment", [b"", b"\xff\xff", b"\x00\x02\x00\x00\x7f\xff"])
+def test_after_a_malformed_assignment_the_worker_joins_again(
+    monkeypatch: pytest.MonkeyPatch, assignment: bytes
+) -> None:
+    worker = member(Revoked(), HELD)
+    joined = SimpleNamespace(
+        error_code=0, generation_id=1, protocol_name="sessioned", member_id="m", leader="other", members=[]
+    )
+    answers = {"JoinGroupRequest": joined, "SyncGroupRequest": SimpleNamespace(error_code=0, assignment=assignment)}
+    monkeypatch.setattr(worker, "_ask", lambda request, _: answers[request.name])
+    with pytest.raises(Retry) as retry:
+        worker._join()
+    assert retry.value.wait_s == 3.0, "heartbeat.interval.ms: each attempt is a rebalance of the group"
+    assert worker._rejoin
