@@ -126,8 +126,8 @@ ATTACKERS = {
         "tests/unit/observer/test_clocks.py::test_a_corrected_clock_of_a_writer_does_not_hide_its_heartbeats",
     ),
     "member of the Connect group (READ on the group)": (
-        "tests/unit/connect/group/test_membership.py::test_a_member_with_a_malformed_state_gets_no_work_and_ends_no_leader",
-        "tests/unit/connect/group/test_membership.py::test_after_a_malformed_assignment_the_worker_joins_again",
+        "tests/integration/connect/test_malformed_members.py::test_a_member_with_a_malformed_state_ends_no_leader",
+        "tests/integration/connect/test_malformed_members.py::test_a_malformed_assignment_of_another_leader_ends_no_worker",
         "tests/systems/test_a13_forwarding.py::test_a13_a_process_that_does_not_prove_itself_gets_no_credentials",
         "tests/unit/connect/rest/test_access.py::test_only_a_worker_that_proves_itself_gets_credentials_and_none_gets_the_token_of_a_process",
     ),
