@@ -94,6 +94,7 @@ def env(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, tmp_path: Path) -
 def recreated(env: Environment) -> None:
     delete(env.target, env.remote)
     create(env.target, env.remote, retention__ms="-1")
+    wait_until(lambda: env.remote in topics_of(env.target))  # a loaded broker may not describe it at once
 
 
 def recreated_and_filled(env: Environment) -> None:
