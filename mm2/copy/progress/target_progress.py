@@ -33,6 +33,7 @@ _EMPTY_ANSWERS: Final = 3
 _REQUEST_TIMEOUT_S: Final = 5.0
 _STABLE_TIMEOUT_S: Final = 2.0
 _STABLE_POLL_S: Final = 0.02
+_COMMITTED_STEP: Final = 10_000
 #: Time for which a look-up must be permanently rejected before delivery becomes at-least-once (rule L5).
 LOOK_UP_REFUSED_S: Final = 10.0
 #: Answers about a topic that was deleted, or deleted and created again.
@@ -387,6 +388,18 @@ class TargetLookUp:
 
     def _is_visible(self, tp: TopicPartition, offset: int) -> bool:
         return any(_last_offset(batch) >= offset for batch in self._visible(tp, offset, offset + 1))
+
+    def committed_end(self, tp: TopicPartition, end: int) -> int:
+        """The offset after the last record before ``end`` that is not one of an aborted transaction; the start of the log if there is
+        none. Raises KafkaFailure, also while a transaction is open before ``end``.
+        """
+        after, step = end, _COMMITTED_STEP
+        while after > 0:
+            first = max(0, after - step)
+            if found := self._visible(tp, first, after):
+                return min(_last_offset(found[-1]) + 1, end)
+            after, step = first, 10 * step
+        return 0
 
     def _headers_at(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, BatchHeader | None]:
         ranges = {tp: (at, at + 1) for tp, at in offsets.items()}

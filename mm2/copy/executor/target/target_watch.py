@@ -17,7 +17,7 @@ from mm2.copy.executor.link import DriverLink
 from mm2.copy.executor.partition.cursor import Cursor
 from mm2.copy.executor.producing.sink import Sink
 from mm2.copy.executor.sessions.losses import Losses
-from mm2.copy.progress.target_progress import GONE, InconsistentTarget, ProgressQuestion, TargetLookUp, TargetProgress
+from mm2.copy.progress.target_progress import GONE, InconsistentTarget, ProgressQuestion, TargetLookUp
 from mm2.copy.states import PartitionState
 from mm2.kafka.admin import Admin
 from mm2.kafka.client.cluster import Cluster
@@ -143,8 +143,8 @@ class TargetWatch:
                 await self._link.pause(_RETRY_S)
 
     async def _answers(self, asked: Mapping[TopicPartition, Cursor]) -> dict[TopicPartition, OffsetInfo | KafkaFailure]:
-        """The ends of these partitions; one that is before the position is confirmed, in the leader's log and for the topic.
-        InconsistentTarget where other programs have written what is before it.
+        """The ends of these partitions; one that is before the position is confirmed, in the leader's log and for the topic, and is the
+        end of the last committed record. InconsistentTarget where other programs have written what is before it.
         """
         known = {tp: cursor.window.target for tp, cursor in asked.items()}
         found: dict[TopicPartition, OffsetInfo | KafkaFailure]
@@ -156,8 +156,14 @@ class TargetWatch:
                 if isinstance(end, OffsetInfo) and end.offset < known[tp]
             }
             for tp, progress in (await self._call(self._look_up.progress, questions)).items() if questions else ():
-                is_known = isinstance(progress, TargetProgress)
-                found[tp] = OffsetInfo(progress.end, -1, progress.leader_epoch) if is_known else progress
+                if isinstance(progress, KafkaFailure):
+                    found[tp] = progress
+                    continue
+                # Before its end there may be records of a transaction that was aborted, because the coordinator has lost its end, too.
+                end = progress.end
+                if end < known[tp]:
+                    end = await self._call(self._look_up.committed_end, tp, end)
+                found[tp] = OffsetInfo(end, -1, progress.leader_epoch)
             found |= await self._replaced(asked, found)
         except KafkaFailure as error:
             return dict.fromkeys(known, error)

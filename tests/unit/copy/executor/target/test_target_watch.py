@@ -35,6 +35,7 @@ class Scene:
         self.outbox.transactional, self.outbox.looked_up = transactional, looked_up
         self.ends = [*ends]
         self.progress: list[TargetProgress | KafkaFailure] = []
+        self.committed_end = 1_000  # records behind it are of an aborted transaction
         self.headers: dict[TopicPartition, Any] = {}
         self.asked_at: list[dict[TopicPartition, int]] = []
         self.epochs: list[int] = []  # of the leader; none: 3
@@ -53,7 +54,9 @@ class Scene:
         watch: Any = self.watch
         watch._admin = SimpleNamespace(list_offsets=self._list_offsets)
         watch._look_up = SimpleNamespace(
-            progress=lambda asked: {SPEC.target: self.progress.pop(0)} if asked else {}, headers_at=self._headers_at
+            progress=lambda asked: {SPEC.target: self.progress.pop(0)} if asked else {},
+            headers_at=self._headers_at,
+            committed_end=lambda _target, end: min(end, self.committed_end),
         )
         self.topic_ids = {SPEC.remote_topic: "id"}
 
@@ -152,6 +155,9 @@ def test_what_the_target_has_lost_is_copied_again_in_transactions() -> None:
         TargetProgress(0, 104),
     ]
     assert proven(scene) == [("truncated", 104)]
+    scene = Scene(100, transactional=True, looked_up=False)
+    scene.progress, scene.committed_end = [TargetProgress(0, 104)], 98
+    assert proven(scene) == [("truncated", 98)], "offsets 98 to 103 are of an aborted transaction"
     scene = Scene(100, transactional=True, looked_up=False)
     scene.progress = [TargetProgress(1, 110)]
     assert proven(scene) == []
