@@ -161,7 +161,7 @@ def test_no_record_is_lost_where_the_policy_changes_after_each_kill(
                 process.eventually(
                     functools.partial(has_records, kafka_b, f"mm2-offsets.{alias}.internal", commits + PARTITIONS), 120
                 )
-                if number in {2, 3}:
+                if number in {1, 3}:
                     process.eventually(functools.partial(has_changed_topics, process))
                 if number < _KILLS:
                     process.kill9(whole_family=True)
