@@ -26,14 +26,13 @@ from mm2.kafka.structs import (
     OffsetInfo,
     TopicPartition,
 )
-from mm2.mirror.checkpoint_connector import GROUP_TYPES, PROTOCOL_TYPES
-from mm2.mirror.checkpoint_task import is_wanted
 from mm2.mirror.common import plugins
 from mm2.mirror.common.clients import ClientKind, Side
 from mm2.mirror.common.discovery import vanished
 from mm2.mirror.common.formats import Checkpoint, FormatError, OffsetSync
 from mm2.mirror.common.syncs_topic import syncs_side, syncs_topic
-from mm2.mirror.groups.group_offsets import SHARE, GroupOffsets, group_state, of_another_copy, outside_of_log
+from mm2.mirror.groups.followed_groups import FollowedGroups, is_share_group, is_wanted
+from mm2.mirror.groups.group_offsets import GroupOffsets, group_state, of_another_copy, outside_of_log
 from mm2.mirror.groups.offset_sync_store import OffsetSyncStore
 from mm2.mirror.groups.other_flows import OtherFlows
 from mm2.mirror.groups.translator import TopicIds, Translated, Translator, Untranslated, read_again
@@ -218,8 +217,9 @@ class Groups:
                 f"not all groups of {self._sides.pair.source} can be listed, so those without a checkpoint are not moved: {failure}"
             )
             return set(), set()
-        included = {group.group_id for group in listings if self._is_included(group)}
-        self._shared = frozenset(group.group_id for group in listings if group.group_type.lower() == SHARE)
+        followed = FollowedGroups(self._filter, self._sides.selection.topic_filter, self._translator)
+        included = set(filter(self._choice.has_group, followed.selected(listings)))
+        self._shared = _share_groups(listings)
         return included, {group.group_id for group in listings} - included
 
     def _share_groups(self, groups: Collection[str]) -> frozenset[str]:
@@ -241,7 +241,7 @@ class Groups:
                     f"{self._sides.pair.target} can be listed: {failure}"
                 )
                 listed = []
-            shared |= unknown & {group.group_id for group in listed if group.group_type.lower() == SHARE}
+            shared |= unknown & _share_groups(listed)
         return frozenset(shared & set(groups))
 
     @staticmethod
@@ -277,14 +277,6 @@ class Groups:
         copied_back = policy.format_remote_topic(pair.target, remote)
         # Under identity naming the name is the same on both clusters.
         return copied_back if policy.came_from(pair.target, copied_back) else remote
-
-    def _is_included(self, group: GroupListing) -> bool:
-        return (
-            group.group_type.lower() in GROUP_TYPES
-            and group.protocol_type in PROTOCOL_TYPES
-            and self._filter.should_replicate_group(group.group_id)
-            and self._choice.has_group(group.group_id)
-        )
 
     def _is_chosen(self, tp: TopicPartition, offset: int) -> bool:
         original = self._translator.home_of(tp.topic)
@@ -502,6 +494,10 @@ class Groups:
                 log.start(READ_S)
             finally:
                 log.stop()
+
+
+def _share_groups(listings: Iterable[GroupListing]) -> frozenset[str]:
+    return frozenset(group.group_id for group in listings if is_share_group(group))
 
 
 def _not_past(

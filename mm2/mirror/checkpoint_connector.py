@@ -31,7 +31,6 @@ from mm2.mirror.checkpoint_task import (
     MirrorCheckpointTask,
     decode_groups,
     encode_groups,
-    is_wanted,
 )
 from mm2.mirror.common import plugins
 from mm2.mirror.common.clients import SOURCE_ALIAS_KEY, TASK_INDEX_KEY, ClientKind, Side
@@ -43,7 +42,8 @@ from mm2.mirror.common.offset_checks import Offsets, check_checkpoint_offsets
 from mm2.mirror.common.scheduler import Scheduler
 from mm2.mirror.common.syncs_topic import EMIT_SYNCS_KEY
 from mm2.mirror.groups.checkpoint_inputs import ledgers_of
-from mm2.mirror.groups.group_offsets import ASSIGNED_SHARE_GROUPS_KEY, GROUPS_PER_CALL, SHARE, GroupOffsets, group_state
+from mm2.mirror.groups.followed_groups import FollowedGroups
+from mm2.mirror.groups.group_offsets import ASSIGNED_SHARE_GROUPS_KEY, GROUPS_PER_CALL, group_state
 from mm2.mirror.groups.translator import Translator
 from mm2.mirror.topics.topic_limits import left_out_record
 
@@ -52,9 +52,6 @@ log = structlog.get_logger(__name__)
 EMIT_KEY: Final = "emit.checkpoints.enabled"
 TOPIC_FACTOR_KEY: Final = "checkpoints.topic.replication.factor"
 TOMBSTONES_KEY: Final = "tombstone.dead.groups.enabled"
-# Brokers before 3.8 report no group type: it is "". Groups of Kafka Streams commit offsets as consumers do (KIP-1071).
-GROUP_TYPES: Final = frozenset({"", "classic", "consumer", "streams", SHARE})
-PROTOCOL_TYPES: Final = frozenset({"", "consumer", "streams", SHARE})
 LOOK_S: Final = 3.0
 """How often groups are listed between two refreshes."""
 _CALM_S: Final = 6.0
@@ -104,10 +101,11 @@ class MirrorCheckpointConnector(MirrorConnector):
         return self._settings.bool("enabled") and is_job_on(self._props, "emit.checkpoints")
 
     def _schedule(self, scheduler: Scheduler) -> None:
-        self._topic_filter = self._closing(plugins.topic_filter(self._props))
+        topic_filter = self._closing(plugins.topic_filter(self._props))
         self._group_filter = self._closing(plugins.group_filter(self._props))
         policy = plugins.replication_policy(self._props)
-        self._translator = Translator(policy, self._clients.source_alias, self._clients.target_alias)
+        translator = Translator(policy, self._clients.source_alias, self._clients.target_alias)
+        self._followed = FollowedGroups(self._group_filter, topic_filter, translator)
         self._topic = policy.checkpoints_topic(self._clients.source_alias)
         refresh_s = self._interval_s("refresh.groups")
         self._source_admin = self._admin(Side.SOURCE, "checkpoint-source-admin")
@@ -150,19 +148,19 @@ class MirrorCheckpointConnector(MirrorConnector):
         known = dict(self._groups or {})
         existing = {group.group_id for group in listings}
         dead = self._dead(known.keys() - existing)
-        listed = {group.group_id: _is_share_group(group) for group in listings if self._is_followed(group)}
+        listed = self._followed.selected(listings)
+        if listed.pop("", None) is not None:
+            self._recurring.report("the group without an id", _WITHOUT_ID)
         # A broker lists only the groups it coordinates: a group that is not listed may have no coordinator at the
         # moment.
         listed |= {group: known[group] for group in known.keys() - existing - dead}
         found, failed = {group for group in listed if group in kept}, {}
-        shared = [group for group, is_shared in listed.items() if is_shared]
-        answers = GroupOffsets(self._source_admin, shared, stable=False).read(sorted(listed.keys() - kept))
-        for group, offsets in answers.items():
-            if isinstance(offsets, KafkaFailure):
-                failed[f"group {group}"] = f"The offsets of group {group} cannot be read: {offsets}"
+        read = {group: is_shared for group, is_shared in listed.items() if group not in kept}
+        for group, answer in self._followed.with_offsets(self._source_admin, read).items():
+            relevant = answer
+            if isinstance(answer, KafkaFailure):
+                failed[f"group {group}"] = f"The offsets of group {group} cannot be read: {answer}"
                 relevant = group in known
-            else:
-                relevant = any(is_wanted(tp.topic, self._topic_filter, self._translator) for tp in offsets)
             if relevant:
                 found.add(group)
         for subject, sentence in failed.items():
@@ -184,18 +182,6 @@ class MirrorCheckpointConnector(MirrorConnector):
         is_complete = groups.keys() == listed.keys() and groups.keys() <= existing
         self._kinds = _kinds(listings) if is_complete else None
         return not failed
-
-    def _is_followed(self, group: GroupListing) -> bool:
-        wanted = (
-            group.group_type.lower() in GROUP_TYPES
-            and group.protocol_type in PROTOCOL_TYPES
-            and self._group_filter.should_replicate_group(group.group_id)
-        )
-        if wanted and not group.group_id:
-            # KIP-289: the empty group id is deprecated. The group list format that Java reads cannot represent it.
-            self._recurring.report("the group without an id", _WITHOUT_ID)
-            return False
-        return wanted
 
     def _dead(self, groups: Collection[str]) -> frozenset[str]:
         """The groups of which their coordinators report that they do not exist."""
@@ -324,10 +310,6 @@ class MirrorCheckpointConnector(MirrorConnector):
 
 def _kinds(listings: Iterable[GroupListing]) -> dict[str, tuple[str, str]]:
     return {group.group_id: (group.group_type, group.protocol_type) for group in listings}
-
-
-def _is_share_group(group: GroupListing) -> bool:
-    return group.group_type.lower() == SHARE
 
 
 @dataclass(slots=True)

@@ -40,16 +40,17 @@ from mm2.mirror.common.clients import MirrorClients, Side
 from mm2.mirror.common.formats import Checkpoint
 from mm2.mirror.common.recurring_errors import RecurringErrors
 from mm2.mirror.common.scheduler import Scheduler
-from mm2.mirror.filters import TopicFilter, close_quietly
+from mm2.mirror.filters import close_quietly
 from mm2.mirror.groups.checkpoint_inputs import CheckpointInputs
 from mm2.mirror.groups.checkpoint_latency import LATENCY_RESOURCE, CheckpointLatencies
 from mm2.mirror.groups.checkpoint_store import CheckpointStore
+from mm2.mirror.groups.followed_groups import is_wanted
 from mm2.mirror.groups.group_offsets import ASSIGNED_SHARE_GROUPS_KEY, GroupOffsets
 from mm2.mirror.groups.group_reasons import GroupReasons, ReasonsByGroup
 from mm2.mirror.groups.group_sync import GroupOffsetSync
 from mm2.mirror.groups.other_flows import OtherFlows
 from mm2.mirror.groups.target_logs import TargetLogs, topic_ids
-from mm2.mirror.groups.translator import TopicIds, Translated, Translator, Untranslated
+from mm2.mirror.groups.translator import TopicIds, Translated, Untranslated
 from mm2.mirror.policy import ReplicationPolicy
 from mm2.mirror.topics.routing import NO_ROUTE, TopicRoute, topic_route
 from mm2.mirror.topics.selection import names_show_origin
@@ -390,12 +391,6 @@ def _route(props: Mapping[str, str]) -> TopicRoute:
         return topic_route(props)
     except ConfigException:
         return NO_ROUTE
-
-
-def is_wanted(topic: str, topics: TopicFilter, translator: Translator) -> bool:
-    """Whether offsets of this source topic are translated: it is replicated, or it is a copy of a replicated topic."""
-    home = translator.home_of(topic)
-    return topics.should_replicate_topic(topic) or (home is not None and topics.should_replicate_topic(home))
 
 
 def encode_groups(groups: list[str]) -> str:

@@ -52,7 +52,9 @@ from mm2.mirror.common.discovery import TOPICS_PER_REQUEST, TopicsSeen, chunks, 
 from mm2.mirror.common.internal_topics import KeptTopic, why_not_created
 from mm2.mirror.common.recurring_errors import RecurringErrors
 from mm2.mirror.common.syncs_topic import EMIT_SYNCS_KEY, kept_syncs, syncs_side, syncs_topic
+from mm2.mirror.groups.followed_groups import FollowedGroups
 from mm2.mirror.groups.target_logs import TargetLoss, target_losses
+from mm2.mirror.groups.translator import Translator
 from mm2.mirror.heartbeat import kept_heartbeats
 from mm2.mirror.notes.ledgers import Ledgers, copied_topics
 from mm2.mirror.plan.required_acls import AclStatus, Names, RequiredAcl, Resource, features, required_acls
@@ -720,11 +722,16 @@ class _Previewer:
 
     def _groups(self) -> set[str]:
         admin = self._admins.get(Side.SOURCE)
-        if admin is None or not self._plan.replicates:
+        if admin is None or not self._plan.replicates or not is_job_on(self._checkpoints, "emit.checkpoints"):
             return set()
-        group_filter = plugins.group_filter(self._checkpoints)
+        props, clients = self._checkpoints, self._clients
+        translator = Translator(self._selection.policy, clients.source_alias, clients.target_alias)
+        followed = FollowedGroups(plugins.group_filter(props), plugins.topic_filter(props), translator)
         try:
-            return {one.group_id for one in admin.list_groups() if group_filter.should_replicate_group(one.group_id)}
+            selected = followed.selected(admin.list_groups())
+            selected.pop("", None)
+            # A group whose offsets cannot be read lacks a right, which is reported.
+            return {group for group, answer in followed.with_offsets(admin, selected).items() if answer}
         except KafkaFailure as failure:
             self._errors.append(f"The groups of cluster {self._pair.source} cannot be listed: {failure}")
             return set()

@@ -1,4 +1,6 @@
+from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -224,7 +226,8 @@ def test_groups_that_the_flow_does_not_follow_are_filtered_once(
         filtered.append(group)
         return not group.startswith("console")
 
-    monkeypatch.setattr(connector, "_group_filter", SimpleNamespace(should_replicate_group=should_replicate_group))
+    groups: Any = SimpleNamespace(should_replicate_group=should_replicate_group)
+    monkeypatch.setattr(connector, "_followed", replace(connector._followed, groups=groups))
     source.listed |= {"console-1": "classic", "workers": "unheard-of"}
     connector._look()
     assert sorted(filtered) == ["console-1", "g", "h"]
