@@ -29,6 +29,9 @@ def test_threads_that_first_request_a_version_concurrently_share_one_class(
         return response_class_of(request)
 
     monkeypatch.setattr(FindCoordinatorResponse, "_VERSIONS", {})
+    # Otherwise later tests of this process find the classes of this one, which end with it.
+    known = dict(ResponseClassRegistry._response_class_registry)
+    monkeypatch.setattr(ResponseClassRegistry, "_response_class_registry", known)
     monkeypatch.setattr(ResponseClassRegistry, "register_response_class", slowly)
     threads = [threading.Thread(target=ask) for _ in range(2)]
     for thread in threads:
