@@ -16,7 +16,7 @@ import structlog
 
 from mm2.copy.driver.jvm import SparkUnavailable, archive_file
 from mm2.copy.driver.settings import spark_props
-from mm2.copy.driver.spark import Spark
+from mm2.copy.driver.spark import Spark, warm_up
 
 _EXIT_S = 120.0
 
@@ -34,7 +34,7 @@ def build(target: Path) -> None:
     try:
         spark.start()
         context = spark.context(120.0)
-        spark.warm_up(context)
+        warm_up(context)
         context.cancelJobGroup("none")
     finally:
         spark.stop(_EXIT_S, exit_s=_EXIT_S)

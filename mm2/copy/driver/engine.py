@@ -25,7 +25,7 @@ from mm2.copy.driver.lanes.lane import CurrentLedger, Lane, MovedPartition, Paus
 from mm2.copy.driver.lanes.slots import Slots
 from mm2.copy.driver.server import ChannelServer
 from mm2.copy.driver.settings import given_props, is_encrypted, spark_props
-from mm2.copy.driver.spark import Spark, failure_of
+from mm2.copy.driver.spark import Spark, failure_of, warm_up
 from mm2.copy.driver.status import FlowStatus, LaneStatus, PartitionStatus
 from mm2.copy.spec import Assignment, CopySpec, PartitionProgress
 from mm2.copy.states import HEALTHY, LASTING, PartitionState
@@ -285,7 +285,7 @@ class CopyEngine:
 
     def _warm_up(self, context: Any) -> None:
         with contextlib.suppress(Exception):  # if it fails, the next job fails, too, and reports it
-            self.spark.warm_up(context)
+            warm_up(context)
 
     def _count_slots(self, context: Any) -> None:
         """Update the number of slots until there is another context."""

@@ -12,13 +12,11 @@ from typing import Any, Final
 
 from mm2.copy.driver.jvm import SparkUnavailable
 from mm2.copy.driver.settings import ALWAYS, DEFAULTS
-from mm2.copy.driver.spark import bounded, cancel_in_background, quiet_py4j, warm_up
+from mm2.copy.driver.spark import cancel_in_background, context_failure, quiet_py4j
 from mm2.reasons import SparkDown, SparkDownCode
 
 #: spark-submit tells its Python program by this variable where the gateway of its JVM is.
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
-_ANSWER_TIMEOUT_S: Final = 30.0
-_POLL_S: Final = 0.5
 
 
 def submitted_context(user: Mapping[str, str]) -> Any:
@@ -85,10 +83,6 @@ class GivenSpark:
             until.wait(timeout_s)
         raise SparkUnavailable(why)
 
-    def warm_up(self, context: Any) -> None:
-        """Run an empty job (see `Spark.warm_up`)."""
-        warm_up(context)
-
     def cancel(self, group: str) -> None:
         """Cancel the jobs of a group; returns immediately."""
         if self.is_up:
@@ -98,13 +92,8 @@ class GivenSpark:
         """Find out whether the context has ended, after a failed call. Returns within 30 s."""
         if self._lost is not None or self._stopping.is_set():
             return
-        try:
-            has_ended = bounded(lambda: self._context._jsc.sc().isStopped(), _ANSWER_TIMEOUT_S)  # noqa: SLF001
-        except TimeoutError:
-            return  # it may respond again
-        except Exception:  # noqa: BLE001  (the JVM has died, or PySpark has dropped it)
-            has_ended = True
-        if has_ended:
+        why = context_failure(self._context)
+        if why is not None and why.code != SparkDownCode.JVM_HANGS:  # that may respond again
             self._lost = SparkDown(SparkDownCode.APPLICATION_ENDED, "the Spark context of this process has ended")
 
     def check_application(self, context: Any) -> None:

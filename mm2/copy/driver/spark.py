@@ -26,6 +26,7 @@ from mm2.reasons import SparkDown, SparkDownCode
 
 _CALL_TIMEOUT_S: Final = 5.0
 _ANSWER_TIMEOUT_S: Final = 30.0
+_DIED: Final = "its JVM has died"
 _LATE_S: Final = 20.0
 _EXIT_S: Final = 3.0
 _KILL_S: Final = 0.5
@@ -138,10 +139,6 @@ class Spark:
                 on_wait(unavailable_reason)
         raise SparkUnavailable("the copy engine is stopped")
 
-    def warm_up(self, context: Any) -> None:
-        """Run an empty job: it starts the Python workers' daemon and loads the classes that a job needs."""
-        warm_up(context)
-
     def cancel(self, group: str) -> None:
         """Cancel the jobs of a group; returns immediately."""
         context = self._context
@@ -159,7 +156,8 @@ class Spark:
                 return
             self._checking = True
         try:
-            why = self._jvm_failure(context, jvm)
+            is_dead = jvm is not None and not jvm.is_alive
+            why = SparkDown(SparkDownCode.JVM_DIED, _DIED) if is_dead else context_failure(context)
         finally:
             with self._changed:
                 self._checking = False
@@ -300,19 +298,16 @@ class Spark:
         if self._ours:
             _reset_pyspark(None)
 
-    def _jvm_failure(self, context: Any, jvm: Jvm | None) -> SparkDown | None:
-        """Why the JVM has to be replaced; None when it is healthy."""
-        died = SparkDown(SparkDownCode.JVM_DIED, "its JVM has died")
-        if jvm is not None and not jvm.is_alive:
-            return died
-        try:
-            stopped = bounded(lambda: context._jsc.sc().isStopped(), _ANSWER_TIMEOUT_S)  # noqa: SLF001
-        except TimeoutError:
-            hangs = f"its JVM has not responded for {_ANSWER_TIMEOUT_S:.0f} s"
-            return SparkDown(SparkDownCode.JVM_HANGS, hangs)
-        except Exception:  # noqa: BLE001
-            return died
-        return SparkDown(SparkDownCode.APPLICATION_ENDED, "it has stopped") if stopped else None
+
+def context_failure(context: Any) -> SparkDown | None:
+    """Why a context cannot be used any more; None when its JVM is healthy. Returns within 30 s."""
+    try:
+        stopped = bounded(lambda: context._jsc.sc().isStopped(), _ANSWER_TIMEOUT_S)  # noqa: SLF001
+    except TimeoutError:
+        return SparkDown(SparkDownCode.JVM_HANGS, f"its JVM has not responded for {_ANSWER_TIMEOUT_S:.0f} s")
+    except Exception:  # noqa: BLE001  (the JVM has died, or PySpark has dropped it)
+        return SparkDown(SparkDownCode.JVM_DIED, _DIED)
+    return SparkDown(SparkDownCode.APPLICATION_ENDED, "it has stopped") if stopped else None
 
 
 def quiet_py4j() -> None:
@@ -323,7 +318,7 @@ def quiet_py4j() -> None:
 
 
 def warm_up(context: Any) -> None:
-    """Run an empty job."""
+    """Run an empty job: it starts the Python workers' daemon and loads the classes that a job needs."""
     from mm2.copy.executor.task import run  # noqa: PLC0415  (imported together with Spark)
 
     context.setJobGroup("mm2", "warm-up")
