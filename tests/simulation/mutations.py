@@ -382,7 +382,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "L5",
         "nothing was appended where a look-up fails",
         ((TargetLookUp, "progress", _failed_is_nothing),),
-        ("errors", "network"),
+        ("replication", "errors", "network"),
         _forgetful,
     ),
     Mutation(

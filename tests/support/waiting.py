@@ -26,11 +26,21 @@ def wait_until(
 ) -> None:
     """Call `condition` until it returns something true: at first every `interval_s`, then at longer intervals.
 
-    Raises AssertionError after `timeout_s` seconds, with `what` and the result of `detail`, for example the end of a log.
+    Raises AssertionError after `timeout_s` seconds, with `what` and the result of `detail`, for example the end of a log. A condition that
+    raises IndexError or KeyError is not met yet: what it looks up is what another process has still to write.
     """
     timeout_s *= PATIENCE
     began_s = time.monotonic()
-    while not condition():
+
+    def is_met() -> bool:
+        try:
+            return bool(condition())
+        except LookupError:
+            if time.monotonic() - began_s < timeout_s:
+                return False
+            raise
+
+    while not is_met():
         waited_s = time.monotonic() - began_s
         assert waited_s < timeout_s, f"{what or 'the condition'}: not within {timeout_s:.0f} s: {detail()}"
         # Many conditions read topics or send requests: polled at a constant rate, they delay what they wait for.

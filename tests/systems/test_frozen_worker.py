@@ -25,7 +25,7 @@ def beats_of(broker: LocalKafka, topic: str, task: int) -> list[dict[str, Any]]:
 
 
 def writer(broker: LocalKafka, topic: str, task: int) -> int:
-    """The process that wrote a task's last record."""
+    """The process that wrote a task's last record; IndexError if there is no record yet."""
     return int(beats_of(broker, topic, task)[-1]["worker"])
 
 
