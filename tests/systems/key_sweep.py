@@ -96,7 +96,7 @@ class Try:
 _REPORTED: Final = (
     r"sasl\.(login|client|login\.callback|client\.callback)\.(handler\.)?class|sasl\.oauthbearer\.jwt\.\w+\.class"
 )
-_OF_44: Final = r"sasl\.oauthbearer\.allow\.unverified\.\w+|internal\.topics\.automatic\.creation\.enable|metadata\.cluster\.check\.enable"
+_OF_44: Final = r"bootstrap\.resolve\.timeout\.ms|sasl\.oauthbearer\.allow\.unverified\.\w+|internal\.topics\.automatic\.creation\.enable|metadata\.cluster\.check\.enable"
 INTENDED: Final[Sequence[tuple[str, str]]] = (
     (rf"\w+\t\w+\t({_OF_44})\t.*", "a key of Kafka 4.4, which Java's 4.3 does not have"),
     (
@@ -104,7 +104,7 @@ INTENDED: Final[Sequence[tuple[str, str]]] = (
         "Java fails with a NullPointerException or reports the error twice; an empty version is any version",
     ),
     (
-        r"file\tall\t(\w+\.converter\.plugin\.version|transforms)\t.*",
+        r"file\tall\t((\w+\.converter\.plugin\.version|transforms)\t.*|.*\tduplicate)",
         "Java's process starts and the herder rejects the connector; refused at start",
     ),
     (r"file\tall\tenabled\t.*", "a value that is no boolean is refused"),
