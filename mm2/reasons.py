@@ -50,12 +50,17 @@ class TargetLossCode(StrEnum):
 
 
 class OriginCode(StrEnum):
-    """How copying of a partition began where the ledger had no entry of it and the remote partition was not empty."""
+    """How copying of a partition began where records may have been copied before: the remote partition was not empty, and the ledger
+    had no entry, or one with a later position.
+    """
 
     OTHER_POSITION = "other_position"  # at a position that no copy session has written: Java's MirrorMaker, or a user
     OWN_POSITION = "own_position"  # at a position that a copy session of the flow has written: the ledger was lost
     START_FROM = "start_from"  # without a position, at an offset of start.from
     NO_POSITION = "no_position"  # without a position
+    LOST_POSITION = (
+        "lost_position"  # at a position before that of the ledger, which no user has set: the newer ones were lost
+    )
 
     @property
     def note(self) -> str:
@@ -65,6 +70,7 @@ class OriginCode(StrEnum):
         how = {
             OriginCode.OWN_POSITION: "without its ledger",
             OriginCode.START_FROM: "at an offset of start.from",
+            OriginCode.LOST_POSITION: "at an older position, because newer ones were lost",
         }.get(self, "without a position")
         return f"copying began {how}, and the remote partition was not empty: what was copied before may be there twice (mm2 verify)"
 

@@ -45,6 +45,7 @@ _BEFORE_LEDGER: Final[Mapping[str, str]] = {
     OriginCode.OWN_POSITION: "the ledger was lost; the flow had a position when it began",
     OriginCode.START_FROM: "the flow began at an offset of start.from, when the remote partition ended at offset {end}",
     OriginCode.NO_POSITION: "the flow began without a position, when the remote partition ended at offset {end}",
+    OriginCode.LOST_POSITION: "newer positions were lost; the flow began at an older one, when the remote partition ended at offset {end}",
 }
 #: Why the flow has copied some of them again; "" only where the flow began at the position of another program.
 _TWICE: Final[Mapping[str, str]] = {
@@ -52,6 +53,7 @@ _TWICE: Final[Mapping[str, str]] = {
     OriginCode.OWN_POSITION: "copied again after the position at which the flow began without its ledger",
     OriginCode.START_FROM: "copied again after the offset of start.from at which the flow began",
     OriginCode.NO_POSITION: "copied again, as the flow had no position when it began",
+    OriginCode.LOST_POSITION: "copied again, as newer positions of the flow were lost",
 }
 _UNKNOWN_ORIGIN: Final = "on the target before the ledger begins, and copied again"
 

@@ -386,59 +386,144 @@ def test_merged_topics_whose_target_lost_its_end_stop_and_name_the_positions_tha
         target.stop()
 
 
-@pytest.mark.parametrize("mode", ["disabled", "enabled"])
-def test_newest_positions_that_the_offsets_topic_has_lost_are_those_of_the_ledger(
-    source: LocalKafka, tmp_path: Path, unique: str, mode: str
-) -> None:
-    """The directory of the offsets topic is put back while no process runs, as after an unclean election. The older position is not
-    taken for one that a user has set, which would copy the records after it again.
-    """
-    target = LocalKafka("T", tmp_path / "target")
-    process: MirrorProcess | None = None
-    try:
-        target.start(_START_S)
-        alias, topic, rounds = f"S{unique}", f"{unique}-t", count(1)
-        create(source, topic, 1)
+class Restored:
+    """A flow of one topic, whose internal topics on the target lose records while no process runs."""
+
+    def __init__(self, source: LocalKafka, target: LocalKafka, folder: Path, unique: str, mode: str) -> None:
+        self.source, self.target, self.folder = source, target, folder
+        self.alias, self.topic, self.rounds = f"S{unique}", f"{unique}-t", count(1)
+        self.remote, self.offsets = f"{self.alias}.{self.topic}", f"mm2-offsets.{self.alias}.internal"
+        self.ledger, self.flow = f"mm2-ledger.{self.alias}.internal", f"{self.alias}->B"
+        self.wanted: list[bytes] = []
+        self.process: MirrorProcess | None = None
+        create(source, self.topic, 1)
         settings = {
-            "clusters": f"{alias}, B",
-            f"{alias}.bootstrap.servers": source.bootstrap,
+            "clusters": f"{self.alias}, B",
+            f"{self.alias}.bootstrap.servers": source.bootstrap,
             "B.bootstrap.servers": target.bootstrap,
-            f"{alias}->B.enabled": "true",
-            f"{alias}->B.topics": topic,
-            f"B->{alias}.enabled": "false",
+            f"{self.flow}.enabled": "true",
+            f"{self.flow}.topics": self.topic,
+            f"B->{self.alias}.enabled": "false",
             "emit.heartbeats.enabled": "false",
             "offset.storage.partitions": "1",
             "B.exactly.once.source.support": mode,
         }
-        file, offsets = write_config(tmp_path / "mm2.properties", settings), f"mm2-offsets.{alias}.internal"
-        wanted: list[bytes] = []
+        self.file = write_config(folder / "mm2.properties", settings)
 
-        def committed() -> int:
-            found = [int(json.loads(value or b"{}").get("offset", -1)) for value, _ in table(target, offsets).values()]
-            return max(found, default=-1) + 1
+    def committed(self) -> int:
+        found = [
+            int(json.loads(value or b"{}").get("offset", -1)) for value, _ in table(self.target, self.offsets).values()
+        ]
+        return max(found, default=-1) + 1
 
-        def copy(*names: str) -> MirrorProcess:
-            process = MirrorProcess(file, tmp_path / f"{next(rounds)}.log", "B")
-            for name in names:
-                write(source, topic, 0, values(name, 100))
-                wanted.extend(values(name, 100))
-                process.eventually(lambda: committed() == len(wanted), 120)
-            return process
+    def copied(self) -> list[bytes | None]:
+        return [record.value for record in records(self.target, self.remote)[0]]
 
-        process = copy("kept")
+    def start(self) -> MirrorProcess:
+        self.process = MirrorProcess(self.file, self.folder / f"{next(self.rounds)}.log", "B")
+        return self.process
+
+    def copy(self, *names: str) -> MirrorProcess:
+        process = self.start()
+        for name in names:
+            write(self.source, self.topic, 0, values(name, 100))
+            self.wanted.extend(values(name, 100))
+            process.eventually(lambda: self.committed() == len(self.wanted), 120)
+        return process
+
+    def close(self) -> None:
+        if self.process is not None:
+            self.process.clean_up()
+        self.target.stop()
+
+
+@pytest.mark.parametrize(
+    ("mode", "loss"),
+    [("disabled", "end"), ("enabled", "end"), ("enabled", "newest"), ("disabled", "topic"), ("enabled", "topic")],
+)
+def test_newest_positions_that_the_offsets_topic_has_lost_are_those_of_the_ledger(
+    source: LocalKafka, tmp_path: Path, unique: str, mode: str, loss: str
+) -> None:
+    """Given an offsets topic that loses its end while no process runs, as after an unclean election, only its newest transaction, or
+    everything; validates that its older position, or none, is not taken for one that a user has set, which would copy the records after
+    it again.
+    """
+    target = LocalKafka("T", tmp_path / "target").start(_START_S)
+    flow = Restored(source, target, tmp_path, unique, mode)
+    try:
+        process = flow.copy("kept")
         assert process.stop()[0] == 0
-        with put_back(target, [offsets], tmp_path / "backup"):
-            process = copy("first", "second", "third")
-            process.kill9(whole_family=True)
-        assert committed() == 100, "positions are lost"
-        process = copy("new")
-        assert [record.value for record in records(target, f"{alias}.{topic}")[0]] == wanted
+        if loss == "end":
+            with put_back(target, [flow.offsets], tmp_path / "backup"):
+                flow.copy("first", "second", "third").kill9(whole_family=True)
+            assert flow.committed() == 100, "positions are lost"
+        else:
+            flow.copy("first", "second", "third").kill9(whole_family=True)
+            if loss == "newest":
+                target.stop()
+                cut_newest_batch(target, flow.offsets)
+                target.start(_START_S)
+                assert 100 <= flow.committed() < 400, "positions are lost"
+            else:
+                Topics(target).delete(flow.offsets)
+        process = flow.copy("new")
+        assert flow.copied() == flow.wanted
         assert process.lines(event="The offsets topic has lost its newest positions, copying continues by the ledger.")
         assert not process.lines(event="The position was changed by a user or by Java and is used.")
+        assert process.stop()[0] == 0
+        process = flow.copy("last")
+        assert flow.copied() == flow.wanted
+        assert not process.lines(level="error")
     finally:
-        if process is not None:
-            process.clean_up()
-        target.stop()
+        flow.close()
+
+
+def test_in_transactions_positions_that_the_ledger_has_lost_too_stop_the_partition(
+    source: LocalKafka, tmp_path: Path, unique: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Given an offsets topic and a ledger that both lose their ends; validates that nothing is copied a second time, and the position
+    with which the partition continues.
+    """
+    target = LocalKafka("T", tmp_path / "target").start(_START_S)
+    flow = Restored(source, target, tmp_path, unique, "enabled")
+    try:
+        assert flow.copy("kept").stop()[0] == 0
+        with put_back(target, [flow.offsets, flow.ledger], tmp_path / "backup"):
+            flow.copy("first", "second").kill9(whole_family=True)
+        assert flow.committed() == 100, "positions are lost"
+        process = flow.start()
+
+        def stopped() -> list[str]:
+            flows = json.loads(asked(capsys, "status", flow.file, flow.flow, "--json")[1])["flows"]
+            return [one["reason"] for one in flows[0]["partitions"] if one["state"] == "INCONSISTENT"]
+
+        process.eventually(lambda: "set the position of this partition to offset 300" in stopped()[0], 120)
+        assert "has 200 records from target offset" in stopped()[0]
+        assert asked(capsys, "gaps", flow.file, flow.flow)[0] == 1
+        assert flow.copied() == flow.wanted
+        assert process.stop()[0] == 0
+        key = offset_key("MirrorSourceConnector", flow.alias, TopicPartition(flow.topic, 0))
+        producer = producer_of(target)
+        producer.produce(flow.offsets, offset_value(300), key, 0)
+        assert producer.flush(30) == 0
+        flow.copy("new")
+        assert flow.copied() == flow.wanted
+    finally:
+        flow.close()
+
+
+def cut_newest_batch(broker: LocalKafka, topic: str) -> None:
+    """Remove the newest record batch of partition 0 from the log of a stopped broker, and the markers after it."""
+    folder = broker.folder / "data" / f"{topic}-0"
+    segment = max(folder.glob("*.log"))
+    views = list(iter_batches(memoryview(segment.read_bytes())))
+    while views and (header := views.pop().header) is not None and header.is_control:
+        pass
+    segment.write_bytes(b"".join(bytes(view.data) for view in views))
+    for path in (*folder.glob("*index"), *folder.glob("*.snapshot")):
+        path.unlink()
+    for name in (".kafka_cleanshutdown", "recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
+        (broker.folder / "data" / name).unlink(missing_ok=True)
 
 
 def _missing_and_twice(flow: Flow, topic: str, wanted: list[bytes]) -> tuple[int, int]:

@@ -285,7 +285,7 @@ class LedgerEntry:
     ``written_by`` is the producer id of the record before the mark's target offset, if it was written in a transaction (-1: it was not,
     or is unknown).
     ``is_unbegun``: the partition stopped before copying began, so the
-    entry shows its ``condition`` and nothing else is known. ``origin`` is that of the first entry.
+    entry shows its ``condition`` and nothing else is known. ``origin`` is that of the first entry, or of a later loss of positions.
     """
 
     topic: str
@@ -450,7 +450,7 @@ class Start:
     newest of its trail. ``clean``: nothing was written in this session since the entry's mark. ``moved``: the
     position is not the one in the ledger. ``seen`` is that of `PositionHeader`, for the entries of the new lease
     holder. ``unwritten`` are changes of the trail that the predecessor handed off without an acknowledged commit.
-    ``origin`` is that of the first entry, where there is none.
+    ``origin``: copying begins where there is no entry, or goes back although no user has set the position.
     """
 
     position: int | None

@@ -360,6 +360,22 @@ class TargetLookUp:
                 found[tp] = error
         return found
 
+    def committed(self, entries: Mapping[TopicPartition, LedgerEntry]) -> set[TopicPartition]:
+        """Those of these source partitions whose entry was written in a transaction that is committed on the target, where its last
+        record still is. A remote topic that does not exist or may not be read shows nothing. Raises KafkaFailure.
+        """
+        found: set[TopicPartition] = set()
+        waiting = {source: entry for source, entry in entries.items() if entry.mark.target > 0}
+        while waiting:
+            asked = {entry.target: source for source, entry in waiting.items()}  # one of those of a merge
+            marks = {target: waiting.pop(source).mark.target for target, source in asked.items()}
+            visible = self._visible_or_none({target: (mark - 1, mark) for target, mark in marks.items()})
+            for target, source in asked.items():
+                writer = entries[source].written_by
+                if any(_has_written(writer, batch, marks[target] - 1) for batch in visible.get(target, ())):
+                    found.add(source)
+        return found
+
     def newest_committed(self, entry: LedgerEntry) -> Mark | None:
         """The mark of an entry that was written in a transaction, or the one before it: the newest whose transaction is committed on the
         target, or of which the target has lost the end. None: neither is. Raises KafkaFailure.
@@ -367,27 +383,61 @@ class TargetLookUp:
         tp = entry.target
         ends = self._admin.list_offsets({tp: LATEST}, "read_committed", timeout_s=_REQUEST_TIMEOUT_S)
         end = value_of(ends[tp]).offset
-        marks = [entry.mark] if entry.before is None else [entry.mark, entry.before.mark]
+        marks = [entry.mark] if entry.before is None else [entry.mark, _mark_in(tp.topic, entry.undone())]
         for mark in marks:
             if 0 <= mark.target <= end:
-                is_committed = self._is_visible(tp, mark.target - 1)
+                batches = self._visible({tp: (mark.target - 1, mark.target)})
+                is_committed = any(_last_offset(batch) >= mark.target - 1 for _, batch in batches)
             elif mark == marks[-1]:
                 is_committed = mark.target >= 0
+            elif marks[-1].target < 0:
+                is_committed = False
             else:  # a part of the transaction may be left
-                headers = [batch.view.header for batch in self._visible(tp, max(0, marks[-1].target), end)]
-                is_committed = any(header and header.producer_id == entry.written_by for header in headers)
+                batches = self._visible({tp: (max(0, marks[-1].target), end)})
+                is_committed = any(_has_written(entry.written_by, batch) for _, batch in batches)
             if is_committed:
                 return mark
         return None
 
-    def _visible(self, tp: TopicPartition, first: int, after: int) -> list[Batch]:
-        """The batches of no aborted transaction at these offsets. Raises KafkaFailure."""
-        start = value_of(self._admin.list_offsets({tp: EARLIEST}, timeout_s=_REQUEST_TIMEOUT_S)[tp]).offset
-        ranges = {tp: (max(first, start), after)} if max(first, start) < after else {}
-        return [batch for _, batch in self._batches(ranges, read_committed=True)]
+    def own_end(self, tp: TopicPartition, first: int, producer_id: int) -> tuple[int, int]:
+        """The number of records from offset ``first`` on that this producer has written in transactions that are committed, and the
+        offset after the last one. Raises KafkaFailure.
+        """
+        records, after = 0, first
+        stable = self._admin.list_offsets({tp: LATEST}, "read_committed", timeout_s=_REQUEST_TIMEOUT_S)
+        for _, batch in self._visible({tp: (first, value_of(stable[tp]).offset)}):
+            if _has_written(producer_id, batch):
+                records += _last_offset(batch) + 1 - max(batch.view.base_offset, first)
+                after = _last_offset(batch) + 1
+        return records, after
 
-    def _is_visible(self, tp: TopicPartition, offset: int) -> bool:
-        return any(_last_offset(batch) >= offset for batch in self._visible(tp, offset, offset + 1))
+    def _visible(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> Iterator[tuple[TopicPartition, Batch]]:
+        """The batches of no aborted transaction at these offsets. Raises KafkaFailure, also while a transaction is open there."""
+        starts = self._admin.list_offsets(dict.fromkeys(ranges, EARLIEST), timeout_s=_REQUEST_TIMEOUT_S)
+        cut = {tp: (max(first, value_of(starts[tp]).offset), after) for tp, (first, after) in ranges.items()}
+        yield from self._batches({tp: at for tp, at in cut.items() if at[0] < at[1]}, read_committed=True)
+
+    def _visible_or_none(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, list[Batch]]:
+        """The same by partition, without those that do not exist, may not be read, or have a transaction open there."""
+        stable = self._admin.list_offsets(dict.fromkeys(ranges, LATEST), "read_committed", timeout_s=_REQUEST_TIMEOUT_S)
+        asked: dict[TopicPartition, tuple[int, int]] = {}
+        for tp, end in stable.items():
+            if isinstance(end, BrokerFailure) and (end.is_final or end.code in GONE):
+                continue
+            if value_of(end).offset >= ranges[tp][1]:
+                asked[tp] = ranges[tp]
+        found: dict[TopicPartition, list[Batch]] = defaultdict(list)
+        try:
+            for tp, batch in self._visible(asked):
+                found[tp].append(batch)
+        except KafkaFailure as failure:
+            if len(asked) == 1:
+                if failure.is_final:
+                    return {}
+                raise
+            for tp, at in asked.items():  # one of them may be the cause
+                found |= self._visible_or_none({tp: at})
+        return found
 
     def committed_end(self, tp: TopicPartition, end: int) -> int:
         """The offset after the last record before ``end`` that is not one of an aborted transaction; the start of the log if there is
@@ -396,8 +446,8 @@ class TargetLookUp:
         after, step = end, _COMMITTED_STEP
         while after > 0:
             first = max(0, after - step)
-            if found := self._visible(tp, first, after):
-                return min(_last_offset(found[-1]) + 1, end)
+            if found := list(self._visible({tp: (first, after)})):
+                return min(_last_offset(found[-1][1]) + 1, end)
             after, step = first, 10 * step
         return 0
 
@@ -787,6 +837,17 @@ def _remembered(question: ProgressQuestion, described: dict[int, ProducerState] 
 def _last_offset(batch: Batch) -> int:
     header = batch.view.header
     return batch.view.base_offset if header is None else header.last_offset
+
+
+def _mark_in(topic: str, entry: LedgerEntry) -> Mark:
+    """The mark of an entry; its target offset is unknown if it is one of another remote topic."""
+    return entry.mark if entry.remote_topic == topic else entry.mark._replace(target=-1)
+
+
+def _has_written(producer_id: int, batch: Batch, offset: int = -1) -> bool:
+    """Whether this producer has written a batch, which has this offset (-1: any)."""
+    header = batch.view.header
+    return header is not None and header.producer_id == producer_id and offset <= header.last_offset
 
 
 def _is_own(header: BatchHeader | None, question: ProgressQuestion, offset: int) -> bool:

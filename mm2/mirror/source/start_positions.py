@@ -99,29 +99,49 @@ class StartPositions:
         return starts
 
     def _with_origins(self, starts: dict[TopicPartition, Start]) -> dict[TopicPartition, Start]:
-        """The starts of partitions without a ledger entry, with how they begin if their remote partitions are not empty. Raises
-        KafkaFailure.
+        """The starts, with how copying begins where records may be copied a second time: the remote partition is not empty, and the
+        ledger has no entry, or copying goes back and no user has set the position. Raises KafkaFailure.
         """
-        ends = self._ends_of_used({tp for tp, start in starts.items() if start.entry is None})
+        back = self._set_back({tp: start for tp, start in starts.items() if start.moved})
+        ends = self._ends_of_used(back | {tp for tp, start in starts.items() if start.entry is None})
         committed = {tp: starts[tp].committed for tp in ends if starts[tp].position is not None}
-        written = self._written_positions({tp: 0 for tp, position in committed.items() if position is not None})
+        unknown = {tp: 0 for tp, position in committed.items() if position is not None and tp not in back}
+        written = self._written_positions(unknown)
         found: dict[TopicPartition, Start] = {}
         for tp, end in ends.items():
             if tp in written:
                 code = _origin_of(written[tp], committed[tp])
+            elif committed.get(tp) is not None:
+                code = OriginCode.LOST_POSITION
             else:
                 code = OriginCode.START_FROM if tp in committed else OriginCode.NO_POSITION
             found[tp] = replace(starts[tp], origin=CopyOrigin(code.value, end))
         if found:
             example = min(found)
             log.warning(
-                "Some positions have no ledger entry, or there are none, and the remote partitions are not empty: records that were copied "
-                "after them are copied again (mm2 verify).",
+                "Some positions have no ledger entry, or there are none, or only older ones, and the remote partitions are not empty: "
+                "records that were copied after them are copied again (mm2 verify).",
                 partitions=dict(Counter(start.origin.code for start in found.values())),
                 example=str(example),
                 target_end=ends[example],
             )
         return {**starts, **found}
+
+    def _set_back(self, starts: Mapping[TopicPartition, Start]) -> set[TopicPartition]:
+        """Those that begin before what the ledger shows although nobody has set their position. Raises KafkaFailure."""
+        entries = {
+            tp: start.entry
+            for tp, start in starts.items()
+            if start.entry is not None
+            and not start.entry.is_unbegun
+            and (start.position or 0) < start.entry.mark.source
+        }
+        found = set()
+        for tp, written in self._written_positions(dict.fromkeys(entries, 0)).items():
+            is_known = written.foreign_at < entries[tp].seen.at(written.place)
+            if written.is_own_last or not written.positions or is_known:
+                found.add(tp)
+        return found
 
     def _ends_of_used(self, partitions: AbstractSet[TopicPartition]) -> dict[TopicPartition, int]:
         """The log end offsets of remote partitions that are not empty, without those that are not known.
@@ -256,13 +276,18 @@ class StartPositions:
         """
         seen = {tp: offset for tp in starts if (offset := ledger.seen(tp, starts[tp].seen.place)) is not None}
         found = dict(starts)
-        unexplained = {tp: 0 for tp in starts.keys() - seen.keys() if self._is_behind_transaction(starts[tp])}
+        entries = {tp: entry for tp in starts if (entry := ledger.entry(tp)) is not None}
+        lost = {tp for tp, entry in entries.items() if _is_in_lost_topic(entry, starts[tp])}
+        undone = {tp: entry for tp, entry in entries.items() if _is_undone(entry, starts[tp])}
+        undone = {tp: undone[tp] for tp in self._committed_on_target(undone)}
+        unexplained = {tp for tp, entry in entries.items() if _is_behind_transaction(entry, starts[tp])}
+        unexplained |= lost | undone.keys()
         for tp in starts.keys() - seen.keys():
             self._unexplained_since.pop(tp, None)
-        for tp, written in self._written_positions(seen).items():
-            entry = ledger.entry(tp)
-            if entry is not None and not written.explains(starts[tp].committed, entry):
-                unexplained[tp] = 0
+        for tp, written in self._written_positions({tp: seen[tp] for tp in seen.keys() - lost}).items():
+            entry = entries[tp]
+            if not written.explains(starts[tp].committed, entry):
+                unexplained.add(tp)
                 continue
             self._unexplained_since.pop(tp, None)
             # A user's position is used only once, even if a deposed leader reported a lower end before.
@@ -276,21 +301,19 @@ class StartPositions:
                     position=starts[tp].committed,
                     resumed_at=found[tp].position,
                 )
-        for tp, written in self._written_positions(unexplained).items():
-            if written.is_own_last and starts[tp].committed in written.positions:
-                found[tp] = self._start_ahead(ledger, starts[tp], tp, written)
+        for tp, written in self._written_positions(dict.fromkeys(unexplained, 0)).items():
+            start = starts[tp]
+            is_lost = tp in lost or tp in undone
+            if (written.is_own_last and start.committed in written.positions) or (is_lost and not written.positions):
+                found[tp] = self._start_ahead(ledger, start, tp, written)
                 self._unexplained_since.pop(tp, None)
-            elif tp in seen:
+            elif tp in undone:  # a user has set the position back to the one before
+                found[tp] = Start(
+                    start.committed, start.committed, undone[tp], ledger.newest_chunk(tp), moved=True, seen=start.seen
+                )
+            elif tp in seen and tp not in lost:
                 self._unexplained_since.setdefault(tp, time.monotonic())  # if it stays unexplained, it is used as it is
         return found
-
-    @staticmethod
-    def _is_behind_transaction(start: Start) -> bool:
-        """Whether the position is before that of an entry that was written in a transaction."""
-        entry, position = start.entry, start.position
-        if entry is None or position is None or not start.moved:
-            return False
-        return entry.session is None and entry.written_by >= 0 and position < entry.mark.source
 
     def _start_ahead(self, ledger: Ledger, start: Start, source: TopicPartition, written: WrittenPosition) -> Start:
         """The start where the offsets topic has lost its end (an unclean election, a broker that was restored), so that its newest
@@ -311,7 +334,19 @@ class StartPositions:
             position=start.committed,
             resumed_at=found.position,
         )
-        return replace(found, seen=start.seen)
+        # In transactions the position is taken for written. Until one is, a successor has to see again that the topic is another one.
+        is_kept = entry.session is None and start.committed is None
+        return replace(found, seen=entry.seen if is_kept else start.seen)
+
+    def _committed_on_target(self, entries: Mapping[TopicPartition, LedgerEntry]) -> set[TopicPartition]:
+        """See `TargetLookUp.committed`. Raises KafkaFailure."""
+        if not entries:
+            return set()
+        cluster = Cluster(self._spec.target, name=self._spec.target_alias)
+        try:
+            return TargetLookUp(cluster).committed(entries)
+        finally:
+            cluster.close()
 
     def _newest_committed(self, entry: LedgerEntry) -> Mark | None:
         """See `TargetLookUp.newest_committed`. Raises KafkaFailure."""
@@ -323,8 +358,6 @@ class StartPositions:
 
     def _offsets_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Seen]:
         """The end offsets of the partitions of the offsets topic that contain these positions. Raises KafkaFailure."""
-        if self._context.worker.exactly_once:
-            return {}
         keys = {tp: self._offset_key(tp) for tp in partitions}
         cluster = self._offsets_cluster()
         try:
@@ -408,6 +441,29 @@ class StartPositions:
             if isinstance(error.__cause__, KafkaFailure):
                 raise error.__cause__ from error
             raise ValueError(str(error)) from error
+
+
+def _is_behind_transaction(entry: LedgerEntry, start: Start) -> bool:
+    """Whether the position is before that of an entry that was written in a transaction."""
+    if entry.session is not None or entry.written_by < 0 or start.position is None or not start.moved:
+        return False
+    return start.position < entry.mark.source
+
+
+def _is_undone(entry: LedgerEntry, start: Start) -> bool:
+    """Whether the entry's transaction has copied records, and by the position it was not committed."""
+    before = entry.before
+    if before is None or not entry.is_undone(start.committed) or entry.written_by < 0:
+        return False
+    return not 0 <= before.mark.target == entry.mark.target
+
+
+def _is_in_lost_topic(entry: LedgerEntry, start: Start) -> bool:
+    """Whether there is no position, and Connect's offsets topic is another one than the entry knows, or has lost its end."""
+    known, now = entry.seen, start.seen
+    if start.committed is not None or not (start.moved or entry.is_undone(None)) or not (known.place and now.place):
+        return False
+    return known.place != now.place or now.offset < known.offset
 
 
 def _origin_of(written: WrittenPosition, committed: int | None) -> OriginCode:

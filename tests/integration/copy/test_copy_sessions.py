@@ -15,6 +15,7 @@ import pytest
 
 from mm2.copy.driver.engine import CopyEngine
 from mm2.copy.executor.clusters.discovery import new_producer
+from mm2.copy.progress.session import SEQUENCES, LedgerEntry, Mark, Rules, Session, Start
 from mm2.copy.progress.target_progress import ProgressQuestion, TargetLookUp, TargetProgress
 from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
@@ -53,6 +54,19 @@ def kill_workers() -> None:
         worker.send_signal(signal.SIGKILL)
 
 
+def assigned_producer(cluster: Cluster) -> ProducerIdentity:
+    """A producer id of a broker that may have just started."""
+    found: list[ProducerIdentity] = []
+
+    def is_assigned() -> bool:
+        with contextlib.suppress(BrokerFailure):
+            found.append(new_producer(cluster))
+        return bool(found)
+
+    wait_until(is_assigned)
+    return found[0]
+
+
 def test_repeated_kills_cause_no_loss_or_duplicate(flow: Flow) -> None:
     topic = flow.topic(partitions=3)
     spec = flow.spec(topic, partitions=3)
@@ -70,6 +84,46 @@ def test_repeated_kills_cause_no_loss_or_duplicate(flow: Flow) -> None:
         flow.assert_equal(topic, partition)
     producers = {(header.producer_id, header.producer_epoch) for header, _ in batches(flow.target, flow.remote(topic))}
     assert len(producers) == 1, "one session all the way"
+
+
+def test_the_sequences_of_a_session_wrap_also_between_a_crash_and_the_look_up(flow: Flow) -> None:
+    """A session that has copied almost 2^31 records of a partition; a batch contains the last sequence and the first one."""
+    topic = flow.topic()
+    tp = TopicPartition(topic, 0)
+    spec = flow.spec(topic, commit_interval_ms=3_600_000)
+    cluster = Cluster(spec.target, name="B")
+    try:
+        identity = assigned_producer(cluster)
+    finally:
+        cluster.close()
+    mark = Mark(0, 0, SEQUENCES - 150)
+    long_ago = Session(identity, Mark(-mark.records, -1, 0), str(Rules(spec.read_committed)))
+    first = LedgerEntry(topic, 0, flow.remote(topic), mark, session=long_ago, source_epoch=0, known_epoch=0)
+
+    def starts(_wanted: Any) -> dict[TopicPartition, Start]:
+        return {tp: flow.ledger().start(tp, None) if flow.ledger().entry(tp) else Start(0, None, first)}
+
+    def copied(count: int) -> bool:
+        return end_offset(flow.target, flow.remote(topic)) >= count
+
+    job = flow.engine.open(spec, starts, dict)
+    try:
+        for count in (100, 200, 300):
+            write(flow.source, topic, numbered(count - 100, 100))
+            wait_until(lambda: copied(count), 60, detail=job.status)  # noqa: B023
+            kill_workers()
+            wait_until(lambda: job.status()["batches"] >= count // 100 + 1, 60, detail=job.status)  # noqa: B023
+        write(flow.source, topic, numbered(300, 100))
+        flow.wait_until_copied(job, spec)
+    finally:
+        assert job.stop(20)
+    flow.assert_equal(topic)
+    headers = [header for header, _ in batches(flow.target, flow.remote(topic))]
+    assert {(header.producer_id, header.producer_epoch) for header in headers} == {identity}, "one session all the way"
+    assert [header.base_sequence for header in headers][:3] == [SEQUENCES - 150, SEQUENCES - 50, 50]
+    entry = flow.ledger().entry(tp)
+    assert entry is not None
+    assert entry.mark == Mark(400, 400, SEQUENCES + 250)
 
 
 def test_a_frozen_executor_that_resumes_writes_no_duplicates(flow: Flow) -> None:
@@ -341,7 +395,7 @@ def test_a_higher_epoch_of_the_producer_fences_requests_that_arrive_late(kafka_b
     cluster = Cluster(
         ClientSettings.from_props({"bootstrap.servers": kafka_b.bootstrap}, client_id="epochs"), name="epochs"
     )
-    producer_id = new_producer(cluster).producer_id
+    producer_id = assigned_producer(cluster).producer_id
     producer = Producer(cluster)
 
     def append(epoch: int, sequence: int, count: int) -> int:

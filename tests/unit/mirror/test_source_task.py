@@ -109,7 +109,7 @@ class Environment:
         context = SourceTaskContext("C", 0, {}, cast(Any, self.positions), worker)
         self.task = MirrorSourceTask()
         self.task.initialize(context)
-        self.ends = 40
+        self.ends, self.place = 40, ""
         self.creations = 0
         self.task._ledger = self.ledgers = TaskLedger(cast(Any, lambda: self.log), self._create)
         remote_topics = {TopicPartition(T0.topic, partition): "A.t" for partition in range(4)} | {
@@ -126,8 +126,10 @@ class Environment:
         self.reset: tuple[int | None, int] = (None, -1)  # a position of a user, and its offset in the offsets topic
         task: Any = self.start
         task._written_positions = self._written
-        task._offsets_ends = lambda partitions: dict.fromkeys(partitions, Seen(self.ends))
+        task._offsets_ends = lambda partitions: dict.fromkeys(partitions, Seen(self.ends, self.place))
         task._take_transactional_id = self.taken.append
+        self.on_target: set[TopicPartition] = set()  # partitions whose newest transaction is committed
+        task._committed_on_target = lambda entries: self.on_target & entries.keys()
         self.remote_ends: dict[TopicPartition, int] = {}  # of remote partitions that are not empty
         task._ends_of_used = lambda partitions: {tp: end for tp, end in self.remote_ends.items() if tp in partitions}
 
@@ -290,6 +292,59 @@ def test_in_transactions_an_older_position_of_this_connector_is_not_one_of_a_use
     task._newest_committed = lambda _entry: None if committed is None else marks[committed]
     start = env.starts()[T0]
     assert (start.position, start.moved) == (position, position == 20)
+
+
+@pytest.mark.parametrize(
+    ("is_committed", "writer", "position", "moved"),
+    [(True, "task", 50, False), (True, "none", 50, False), (True, "user", 20, True), (False, "task", 20, False)],
+)
+def test_a_newest_transaction_that_only_the_offsets_topic_has_lost_is_not_copied_again(
+    is_committed: bool, writer: str, position: int, moved: bool
+) -> None:
+    """A user may have set the position back to the one before it."""
+    before = PreviousCommit(Mark(20, 30, 20), {}, 0, (0, 0, 0), 0)
+    previous = None if writer == "none" else 20
+    env = Environment(ENTRY.replace(session=None, written_by=7, previous=previous, before=before), exactly_once=True)
+    env.positions.held = {} if previous is None else {T0: 19}
+    env.on_target = {T0} if is_committed else set()
+    env.whole = WrittenPosition(positions=frozenset({20} if previous else ()), is_own_last=writer == "task")
+    task: Any = env.start
+    task._newest_committed = lambda entry: entry.mark
+    start = env.starts()[T0]
+    assert (start.position, start.moved) == (position, moved)
+
+
+@pytest.mark.parametrize("exactly_once", [False, True])
+@pytest.mark.parametrize(
+    ("place", "ends", "tombstones", "position", "code"),
+    [
+        ("other/0", 40, [], 50, ""),
+        ("id/0", 4, [], 50, ""),
+        ("id/0", 40, [], None, OriginCode.NO_POSITION),
+        ("other/0", 40, [None], None, ""),
+    ],
+)
+def test_positions_of_an_offsets_topic_that_was_lost_are_those_of_the_ledger(
+    place: str, ends: int, tombstones: list[int | None], position: int | None, code: str, exactly_once: bool
+) -> None:
+    """It was created again, or its log ends before what is known of it. A user who resets the positions leaves tombstones, which
+    compaction may have removed.
+    """
+    known = ENTRY.replace(seen=Seen(5, "id/0"), previous=40)
+    env = Environment(known.replace(session=None, written_by=7) if exactly_once else known, exactly_once=exactly_once)
+    env.place, env.ends, env.remote_ends = place, ends, {T0: 60}
+    env.whole = WrittenPosition(foreign_at=3 if tombstones else -1, positions=frozenset(tombstones), place=place)
+    env.reset, env.read = (None, 3 if tombstones else -1), {T0: tombstones}
+    task: Any = env.start
+    task._newest_committed = lambda entry: entry.mark
+    task._unexplained_since = dict.fromkeys([T0], -1e9)
+    start = env.starts()[T0]
+    assert (start.position, start.moved, start.origin.code) == (position, position is None, code)
+    assert start.committed in {None, 50}
+    if position is not None:
+        assert start.seen == (Seen(5, "id/0") if exactly_once else Seen(ends, place)), (
+            "a successor has to find the same"
+        )
 
 
 def test_a_reset_is_used_also_by_the_successor_of_a_holder_that_has_written_no_position() -> None:

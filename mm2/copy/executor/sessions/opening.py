@@ -175,12 +175,12 @@ class Opening:
         cursor.window.trail = Trail(start.chunk, entry.gaps, start.unwritten)
         cursor.retired, cursor.former = entry.retired, entry.former
         cursor.window.foreign = entry.foreign
-        cursor.origin = entry.origin
+        cursor.origin = start.origin if start.origin.code else entry.origin
         is_former = self._sessions.has_former_topic(entry)
         if is_former:
             self._leave(cursor, entry, start)
         if start.moved and self._has_another_target(entry):
-            cursor.origin = CopyOrigin()
+            cursor.origin = CopyOrigin()  # what was copied before is not in this topic
             cursor.window.trail.restart()
             cursor.retired = retire(cursor.retired, entry.target_id)
         cursor.lost, cursor.lost_before = list(entry.lost), entry.lost_before

@@ -165,6 +165,7 @@ class TargetWatch:
                     end = await self._call(self._look_up.committed_end, tp, end)
                 found[tp] = OffsetInfo(end, -1, progress.leader_epoch)
             found |= await self._replaced(asked, found)
+            found |= await self._ahead(asked, found)
         except KafkaFailure as error:
             return dict.fromkeys(known, error)
         return found
@@ -194,6 +195,28 @@ class TargetWatch:
                 found[tp] = InconsistentTarget(_replaced_end(cursor, last[tp], writer))
         return found
 
+    async def _ahead(
+        self, asked: Mapping[TopicPartition, Cursor], ends: Mapping[TopicPartition, OffsetInfo | KafkaFailure]
+    ) -> dict[TopicPartition, KafkaFailure]:
+        """The partitions that have committed records of the task after the position: ledger and offsets topic have both lost their ends.
+        In a merge they may be those of another source partition. Behind the last record there is a marker. Raises KafkaFailure.
+        """
+        found: dict[TopicPartition, KafkaFailure] = {}
+        for tp, cursor in asked.items():
+            end, known = ends[tp], cursor.window.target
+            if cursor.written_by < 0 or cursor.is_handed_off or cursor.outbox.shared is not None:
+                continue
+            if isinstance(end, OffsetInfo) and end.offset > known + 1:
+                try:
+                    records, after = await self._call(self._look_up.own_end, tp, known, cursor.written_by)
+                except KafkaFailure as error:
+                    if not error.is_final:  # otherwise it may not be read
+                        found[tp] = error
+                    continue
+                if records and not cursor.stopped:
+                    found[tp] = InconsistentTarget(_lost_positions(cursor, records, after))
+        return found
+
     def _look_up_cut_off(self, at_rest: Iterable[Cursor]) -> None:
         cut_off = [cursor.outbox for cursor in at_rest if cursor.outbox.is_cut_off]
         for outbox in cut_off[:_MOST_CUT_OFF]:
@@ -206,6 +229,16 @@ def _is_at_rest(cursor: Cursor) -> bool:
     is_open = not (cursor.stopped or cursor.suspended or outbox.is_blocked)
     is_done = outbox.idle and not window.entries and not window.is_searching and not cursor.predecessor.remaining
     return is_open and is_done and not outbox.needs_producer_id and window.target > 0
+
+
+def _lost_positions(cursor: Cursor, records: int, after: int) -> str:
+    position = cursor.window.position
+    return (
+        f"{cursor.outbox.partition} has {records} records from target offset {cursor.window.target} to {after - 1} that were copied in "
+        f"transactions after source offset {position}, where the ledger and the offsets topic end: both have lost their ends; if no "
+        f"source offset from there on is without a record, set the position of this partition to offset {position + records}; any "
+        "earlier one copies the records after it again"
+    )
 
 
 def _replaced_end(cursor: Cursor, offset: int, writer: int) -> str:

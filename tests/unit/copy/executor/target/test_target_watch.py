@@ -35,6 +35,7 @@ class Scene:
         self.outbox.transactional, self.outbox.looked_up = transactional, looked_up
         self.ends = [*ends]
         self.progress: list[TargetProgress | KafkaFailure] = []
+        self.own_end = 0, 110  # committed records of the task after the position, and the offset after them
         self.committed_end = 1_000  # records behind it are of an aborted transaction
         self.headers: dict[TopicPartition, Any] = {}
         self.asked_at: list[dict[TopicPartition, int]] = []
@@ -57,6 +58,7 @@ class Scene:
             progress=lambda asked: {SPEC.target: self.progress.pop(0)} if asked else {},
             headers_at=self._headers_at,
             committed_end=lambda _target, end: min(end, self.committed_end),
+            own_end=lambda _target, _first, _producer_id: self.own_end,
         )
         self.topic_ids = {SPEC.remote_topic: "id"}
 
@@ -238,6 +240,21 @@ def test_the_record_before_the_position_is_proven_in_transactions(end: int, head
     if stop is not None:
         assert f"at offset {min(end, 110) - 1}, where a record of producer id 7 was committed" in stop.reason
         assert "copying had reached offset 110" in stop.reason
+
+
+@pytest.mark.parametrize(("end", "records", "stops"), [(130, 5, True), (130, 0, False), (111, 5, False)])
+def test_committed_records_of_the_task_after_the_position_stop_the_partition(
+    end: int, records: int, stops: bool
+) -> None:
+    """Ledger and offsets topic have both lost their ends. Directly after the position there is the marker of the last transaction."""
+    scene = Scene(end, transactional=True, looked_up=False)
+    scene.cursor.written_by, scene.headers, scene.own_end = 7, {SPEC.target: written(7)}, (records, 116)
+    assert proven(scene) == []
+    stop = scene.cursor.conditions.stop
+    assert (stop is not None and stop.state is PartitionState.INCONSISTENT) == stops
+    if stop is not None:
+        assert "has 5 records from target offset 110 to 115" in stop.reason
+        assert "set the position of this partition to offset 15;" in stop.reason
 
 
 @pytest.mark.parametrize("case", ["handed off", "unknown"])
