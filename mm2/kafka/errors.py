@@ -13,7 +13,8 @@
     │   ├── UnsupportedVersion    no version of the request that client and broker both support
     │   └── ProducerFenced        a newer producer uses the transactional id, or the transaction timed out
     └── CorruptBatch              record bytes that contradict each other
-        └── BatchOverLimit        a record batch that needs more memory than ``decompression.max.bytes``
+        ├── BatchOverLimit        a record batch that needs more memory than ``decompression.max.bytes``
+        └── UnreadableAnswer      an answer that no broker sends
 
 Every message is one sentence that names the address or the cluster. `retriable` is true if the same call may succeed
 later without any change by an operator, `is_final` if it can never succeed.
@@ -195,6 +196,14 @@ class BatchOverLimit(CorruptBatch):
 
     A few kilobytes can decompress to gigabytes: zstd expands by up to 32,768, gzip by 1,032.
     """
+
+
+class UnreadableAnswer(CorruptBatch):
+    """An answer that no broker sends: another program, a damaged network, or a malicious broker. It answers no question."""
+
+    @property
+    def is_final(self) -> bool:
+        return False
 
 
 def in_message(text: str) -> str:

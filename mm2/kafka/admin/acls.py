@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from kafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest
 
 from mm2.kafka.admin.calls import NOT_DONE, AdminCalls
+from mm2.kafka.client.answer_checks import exactly
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
 from mm2.kafka.structs import AclBinding, AclFilter, AclOperation, AclPermission, PatternType, ResourceType
 
@@ -63,7 +64,7 @@ class AclCalls(AdminCalls):
                 binding: self._outcome(
                     "ACL on", binding.resource_name, result.error_code, result.error_message, needed="ALTER"
                 )
-                for binding, result in zip(wanted, answer.results, strict=True)
+                for binding, result in zip(wanted, exactly(len(wanted), answer.results, "ACLs"), strict=True)
             }
 
         # CreateAcls is idempotent.
@@ -90,7 +91,7 @@ class AclCalls(AdminCalls):
                     ),
                     None,
                 )
-                for binding, result in zip(wanted, answer.filter_results, strict=True)
+                for binding, result in zip(wanted, exactly(len(wanted), answer.filter_results, "ACLs"), strict=True)
             }
 
         return self._settle(bindings, ask, again=NOT_DONE, repeatable=True)

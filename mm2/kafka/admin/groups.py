@@ -11,6 +11,7 @@ from kafka.protocol.consumer import OffsetCommitRequest, OffsetDeleteRequest, Of
 from kafka.protocol.producer import InitProducerIdRequest
 
 from mm2.kafka.admin.calls import COORDINATOR_MOVED, AdminCalls, unreachable
+from mm2.kafka.client.answer_checks import producer_of
 from mm2.kafka.client.cluster import CoordinatorKind
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, ConnectFailure, KafkaFailure, value_of
@@ -308,9 +309,9 @@ class GroupCalls(AdminCalls):
             answer = self.cluster.send(node, request, timeout_s=timeout_s)
         except KafkaFailure as failure:
             return self._unreachable(transactional_id, failure, kind="Transactional id")
-        return self._outcome(
-            "Transactional id", transactional_id, answer.error_code, needed="WRITE"
-        ) or ProducerIdentity(answer.producer_id, answer.producer_epoch)
+        return self._outcome("Transactional id", transactional_id, answer.error_code, needed="WRITE") or producer_of(
+            answer
+        )
 
     # -- brokers and coordinators
 

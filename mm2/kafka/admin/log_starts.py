@@ -36,5 +36,5 @@ class LogStartCalls(PartitionCalls):
             )
 
         return self._ask_leaders(
-            before, request, lambda partition: int(partition.low_watermark), timeout_s=timeout_s, needed="DELETE"
+            before, request, lambda _, partition: int(partition.low_watermark), timeout_s=timeout_s, needed="DELETE"
         )

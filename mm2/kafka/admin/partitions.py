@@ -11,8 +11,8 @@ from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequ
 
 from mm2.kafka.admin.calls import LEADER_MOVED, AdminCalls, unreachable
 from mm2.kafka.error_codes import ErrorCode
-from mm2.kafka.errors import BrokerFailure, KafkaFailure, Right
-from mm2.kafka.structs import EpochEnd, OffsetInfo, ProducerState, TopicPartition
+from mm2.kafka.errors import BrokerFailure, KafkaFailure, Right, UnreadableAnswer
+from mm2.kafka.structs import EARLIEST, LATEST, EpochEnd, OffsetInfo, ProducerState, TopicPartition
 
 _Value = TypeVar("_Value")
 _ISOLATION: Final = {"read_uncommitted": 0, "read_committed": 1}
@@ -72,7 +72,10 @@ class PartitionCalls(AdminCalls):
                 min_version=min_version,
             )
 
-        def value(partition: Any) -> OffsetInfo:
+        def value(topic: Any, partition: Any) -> OffsetInfo | KafkaFailure:
+            tp = TopicPartition(topic.name, partition.partition_index)
+            if partition.offset < 0 and timestamps.get(tp) in {EARLIEST, LATEST}:
+                return UnreadableAnswer(f"{self._subject('Partition', tp)}: the broker knows no end of its log.")
             return OffsetInfo(partition.offset, partition.timestamp, partition.leader_epoch)
 
         return self._ask_leaders(timestamps, request, value, timeout_s=timeout_s, leader_epochs=leader_epochs)
@@ -118,7 +121,7 @@ class PartitionCalls(AdminCalls):
             ]
             return OffsetForLeaderEpochRequest(replica_id=-1, topics=topics)
 
-        def value(partition: Any) -> EpochEnd:
+        def value(_topic: Any, partition: Any) -> EpochEnd:
             return EpochEnd(partition.leader_epoch, partition.end_offset)
 
         return self._ask_leaders(
@@ -144,7 +147,7 @@ class PartitionCalls(AdminCalls):
             ]
             return DescribeProducersRequest(topics=topics)
 
-        def value(partition: Any) -> dict[int, ProducerState]:
+        def value(_topic: Any, partition: Any) -> dict[int, ProducerState]:
             return {
                 producer.producer_id: ProducerState(
                     producer_id=producer.producer_id,
@@ -163,7 +166,7 @@ class PartitionCalls(AdminCalls):
         self,
         partitions: Iterable[TopicPartition],
         request: Callable[[list[TopicPartition], float], Any],
-        value: Callable[[Any], _Value],
+        value: Callable[[Any, Any], _Value | KafkaFailure],
         *,
         timeout_s: float | None = None,
         key: Callable[[Any, Any], tuple[str, int]] = lambda topic, row: (topic.name, row.partition_index),
@@ -201,7 +204,7 @@ class PartitionCalls(AdminCalls):
                                 partition.error_code, message, subject=subject, needed=needed
                             )
                         else:
-                            results[tp] = value(partition)
+                            results[tp] = value(topic, partition)
             for tp, outcome in results.items():
                 if isinstance(outcome, KafkaFailure):
                     self.cluster.invalidate(tp.topic)

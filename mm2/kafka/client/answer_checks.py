@@ -18,7 +18,9 @@ from typing import Any, Final
 from kafka.protocol.schemas.fields.codecs.tagged_fields import TaggedFields
 from kafka.protocol.schemas.fields.codecs.types import UnsignedVarInt32
 
-from mm2.kafka.errors import CorruptBatch
+from mm2.kafka.errors import CorruptBatch, UnreadableAnswer
+from mm2.kafka.records.batch import LAST_BASE_OFFSET
+from mm2.kafka.structs import ProducerIdentity
 from mm2.kafka.wire.primitives import MOST_TAGS
 
 _MIB: Final = 1 << 20
@@ -43,6 +45,7 @@ _ENDLESS_SAMPLE: Final = re.compile(rb"[\x80-\xff]{%d}" % (_ENDLESS_BYTES // _SA
 #: For each structure with tagged fields, kafka-python copies the rest of the answer: a million of them in 32 MB took hours. Answers of
 #: brokers have a handful of such structures.
 _COPIED_BYTES: Final = 1 << 30
+_ANY: Final = (1 << 63) - 1
 
 
 class _Copies(threading.local):
@@ -102,34 +105,54 @@ TaggedFields.decode = _limited(TaggedFields.decode)
 
 
 def only(items: Sequence[Any], what: str) -> Any:
-    """The part of an answer to a question about one thing. Raises CorruptBatch if there is none, or more than one."""
-    if len(items) != 1:
-        message = f"an answer about one {what} has {len(items)} of them"
-        raise CorruptBatch(message)
-    return items[0]
+    """The part of an answer to a question about one thing. Raises UnreadableAnswer if there is none, or more than one."""
+    return exactly(1, items, what)[0]
 
 
-def check_nulls(answer: Any) -> None:
-    """Raise CorruptBatch if a string or an array is null that the protocol does not allow to be null.
+def exactly(count: int, items: Sequence[Any], what: str) -> Sequence[Any]:
+    """The parts of an answer to a question about so many things. Raises UnreadableAnswer if it has another number of parts."""
+    if len(items) != count:
+        message = f"an answer about {count} {what} has {len(items)} of them"
+        raise UnreadableAnswer(message)
+    return items
 
-    The decoder returns None for any negative length, and callers rely on the schema.
+
+def producer_of(answer: Any) -> ProducerIdentity:
+    """The producer that the coordinator has given. Raises UnreadableAnswer: a negative id would make batches that are not idempotent."""
+    if answer.producer_id < 0 or answer.producer_epoch < 0:
+        message = f"an answer has producer id {answer.producer_id} and producer epoch {answer.producer_epoch}"
+        raise UnreadableAnswer(message)
+    return ProducerIdentity(answer.producer_id, answer.producer_epoch)
+
+
+def check_fields(answer: Any) -> None:
+    """Raise CorruptBatch for a null string or array that the protocol does not allow to be null, and for an offset or producer
+    that does not exist.
+
+    The decoder returns None for any negative length, and callers rely on the schema. -1 stands for no offset.
     """
     key = answer.API_KEY, answer.API_VERSION
     checks = _CHECKS.get(key)
     if checks is None:
-        checks = _CHECKS[key] = _not_nullable(answer._struct, answer.API_VERSION)  # noqa: SLF001
-    _check_nulls(answer, *checks)
+        checks = _CHECKS[key] = _checks_of(answer._struct, answer.API_VERSION)  # noqa: SLF001
+    _check_fields(answer, *checks)
 
 
-#: Names of the fields of a structure that are never null, and those of its arrays of structures with their own.
-_Checks = tuple[tuple[str, ...], tuple[tuple[str, Any], ...]]
+#: Names of the fields of a structure that are never null, of its numbers, and of its arrays of structures with their own.
+_Checks = tuple[tuple[str, ...], tuple[tuple[str, int], ...], tuple[tuple[str, Any], ...]]
+#: Numbers that brokers give, and the largest of each. Clients may commit any offset and write with any producer id.
+_LARGEST: Final = {
+    **dict.fromkeys(("offset", "end_offset", "base_offset", "current_txn_start_offset"), LAST_BASE_OFFSET),
+    **dict.fromkeys(("producer_id", "producer_epoch", "leader_epoch"), _ANY),
+}
 
 
 _CHECKS: Final[dict[tuple[int, int], _Checks]] = {}
 
 
-def _not_nullable(struct: Any, version: int) -> _Checks:
+def _checks_of(struct: Any, version: int) -> _Checks:
     fields: list[str] = []
+    numbers: list[tuple[str, int]] = []
     arrays: list[tuple[str, _Checks]] = []
     for field in struct._fields:
         if not _has(field._versions, version) or _has(field._tagged_versions, version):  # noqa: SLF001
@@ -138,21 +161,29 @@ def _not_nullable(struct: Any, version: int) -> _Checks:
         has_length = inner is not None or field._type_str in {"string", "bytes"}  # noqa: SLF001
         if has_length and not _has(field._nullable_versions, version):  # noqa: SLF001
             fields.append(field.name)
+        elif field.name in _LARGEST:
+            numbers.append((field.name, _LARGEST[field.name]))
         if getattr(inner, "_fields", None):
-            arrays.append((field.name, _not_nullable(inner, version)))
-    return tuple(fields), tuple(arrays)
+            arrays.append((field.name, _checks_of(inner, version)))
+    return tuple(fields), tuple(numbers), tuple(arrays)
 
 
 def _has(versions: tuple[int, int] | None, version: int) -> bool:
     return versions is not None and versions[0] <= version <= versions[1]
 
 
-def _check_nulls(item: Any, fields: tuple[str, ...], arrays: tuple[tuple[str, Any], ...]) -> None:
+def _check_fields(
+    item: Any, fields: tuple[str, ...], numbers: tuple[tuple[str, int], ...], arrays: tuple[tuple[str, Any], ...]
+) -> None:
     for name in fields:
         if getattr(item, name) is None:
             message = f"{name} is null"
             raise CorruptBatch(message)
-    for name, (inner_fields, inner_arrays) in arrays:
-        if inner_fields or inner_arrays:
+    for name, largest in numbers:
+        if not -1 <= getattr(item, name) <= largest:
+            message = f"{name} is {getattr(item, name)}"
+            raise CorruptBatch(message)
+    for name, inner in arrays:
+        if any(inner):
             for one in getattr(item, name) or ():
-                _check_nulls(one, inner_fields, inner_arrays)
+                _check_fields(one, *inner)

@@ -21,7 +21,7 @@ from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from mm2 import __version__
 from mm2.kafka.auth.sasl import SaslError, login
-from mm2.kafka.client.answer_checks import check_frame, check_nulls, decode, largest_answer
+from mm2.kafka.client.answer_checks import check_fields, check_frame, decode, largest_answer
 from mm2.kafka.client.dial import NO_KEY_HINT, dial
 from mm2.kafka.client.stream import Buffer, Stream
 from mm2.kafka.error_codes import ErrorCode
@@ -32,6 +32,7 @@ from mm2.kafka.errors import (
     DisconnectedFailure,
     TimeoutFailure,
     TlsFailure,
+    UnreadableAnswer,
     UnsupportedVersion,
     in_message,
 )
@@ -318,18 +319,19 @@ class Connection:
                 return response
         except Exception as error:  # any bytes may have been sent, and the decoder asserts some of its assumptions
             self.close()
-            raise CorruptBatch(
-                f"The {self.who} sent an answer to a {oldest.name} request that cannot be read."
+            reason = f": {error}" if isinstance(error, CorruptBatch) else ""
+            raise UnreadableAnswer(
+                f"The {self.who} sent an answer to a {oldest.name} request that cannot be read{reason}."
             ) from error
         raise self.out_of_turn(correlation_id, oldest.correlation_id)
 
-    def out_of_turn(self, answered: int | None, due: int) -> CorruptBatch:
+    def out_of_turn(self, answered: int | None, due: int) -> UnreadableAnswer:
         """Close the connection, whose state is unknown after an answer with another correlation id than the one that was due.
 
         Returns the failure to raise.
         """
         self.close()
-        return CorruptBatch(f"The {self.who} answered request {answered} when {due} was due.")
+        return UnreadableAnswer(f"The {self.who} answered request {answered} when {due} was due.")
 
     def _read_size(self, deadline: float, limit: int, what: str = "a frame") -> int:
         """Size of the next frame, at most ``limit``. A TimeoutFailure before its first byte leaves the connection open."""
@@ -343,8 +345,8 @@ class Connection:
         if self._looks_like_tls():
             raise TlsFailure(f"The {self.who} uses TLS on this port: set security.protocol to SSL or SASL_SSL.")
         if bytes(self._size) == b"HTTP":
-            raise CorruptBatch(f"The {self.who} is a web server.")
-        raise CorruptBatch(f"The {self.who} sent {what} of {size} bytes, the limit is {limit}.")
+            raise UnreadableAnswer(f"The {self.who} is a web server.")
+        raise UnreadableAnswer(f"The {self.who} sent {what} of {size} bytes, the limit is {limit}.")
 
     def _looks_like_tls(self) -> bool:
         """Whether the first frame starts with a TLS alert or handshake record."""
@@ -454,7 +456,7 @@ def _decoded(body: memoryview, response_class: Any, topics: metadata.KnownTopics
     if response_class.API_KEY == metadata.API_KEY:
         return metadata.decode(body, response_class._class_version, topics)  # noqa: SLF001 - as in _read_header
     response = decode(body, response_class)
-    check_nulls(response)
+    check_fields(response)
     return response
 
 

@@ -25,6 +25,7 @@ from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, In
 from mm2 import __version__
 from mm2.kafka.admin.calls import COORDINATOR_MOVED
 from mm2.kafka.backoff import Backoff
+from mm2.kafka.client.answer_checks import producer_of
 from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, ConnectFailure, KafkaFailure, ProducerFenced
@@ -113,7 +114,7 @@ class TransactionCoordinatorClient:
                 self._implicit = self._transaction_version(node, timeout_s) >= _IMPLICIT_LEVEL
             answer = self._cluster.send(node, request, timeout_s=timeout_s)
             self._check(answer.error_code)
-            return ProducerIdentity(answer.producer_id, answer.producer_epoch)
+            return producer_of(answer)
 
         with self._lock:
             self._added.clear()
@@ -142,11 +143,12 @@ class TransactionCoordinatorClient:
 
             def attempt(node: int, timeout_s: float) -> None:
                 answer = self._cluster.send(node, request, timeout_s=timeout_s)
-                codes = {
+                found = {
                     TopicPartition(topic.name, result.partition_index): result.partition_error_code
                     for topic in answer.results_by_topic_v3_and_below
                     for result in topic.results_by_partition
                 }
+                codes = {tp: found.get(tp, ErrorCode.UNKNOWN_SERVER_ERROR) for tp in new}
                 # One invalid partition fails all; the others report only that they were not attempted.
                 for tp, code in codes.items():
                     if code != ErrorCode.OPERATION_NOT_ATTEMPTED:
@@ -176,7 +178,7 @@ class TransactionCoordinatorClient:
         def attempt(node: int, timeout_s: float) -> ProducerIdentity:
             answer = self._cluster.send(node, request, timeout_s=timeout_s)
             self._check(answer.error_code)
-            return ProducerIdentity(answer.producer_id, answer.producer_epoch) if self._implicit else identity
+            return producer_of(answer) if self._implicit else identity
 
         with self._lock:
             following = self._until_done(attempt)

@@ -159,8 +159,10 @@ class MirrorClient:
         For a timestamp, that of the first record that is not older, or the end if there is none.
         """
         partition = TopicPartition(topic, 0)
-        found = value_of(self._consumer.list_offsets({partition: when})[partition]).offset
-        return self.offset(topic, LATEST) if found < 0 else found
+        found = value_of(self._consumer.list_offsets({partition: when})[partition])
+        if found.offset < 0:
+            found = value_of(self._consumer.list_offsets({partition: LATEST})[partition])
+        return found.offset
 
     @property
     def _name(self) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from kafka.protocol.producer import InitProducerIdRequest
 
 from mm2.kafka.admin import Admin
+from mm2.kafka.client.answer_checks import producer_of
 from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
@@ -52,7 +53,7 @@ def new_producer(cluster: Cluster) -> ProducerIdentity:
         raise BrokerFailure.of(
             answer.error_code, subject=f"requesting a producer id from cluster {cluster.name}", needed="WRITE"
         )
-    return ProducerIdentity(answer.producer_id, answer.producer_epoch)
+    return producer_of(answer)
 
 
 def uncompacted(cluster: Cluster, topics: Iterable[str]) -> set[str]:
