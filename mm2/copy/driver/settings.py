@@ -54,6 +54,8 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "spark.python.daemon.module": "mm2.copy.executor.daemon",
     "spark.broadcast.compress": "false",
     "spark.cleaner.periodicGC.interval": "5min",
+    # On YARN and Kubernetes an application ends with the failure of an executor that is one too many in its whole life.
+    "spark.executor.failuresValidityInterval": "1h",
 }
 #: Prefix of keys that Spark does not read.
 _OWN: Final = "spark.mm2."
