@@ -103,7 +103,9 @@ def one_worker(kafka_b: LocalKafka, tmp_path: Path, unique: str) -> Iterator[One
         made.worker.__exit__()
 
 
-@pytest.mark.parametrize("crash", [False, True], ids=["SIGTERM", "SIGKILL"])
+@pytest.mark.parametrize(
+    "crash", [pytest.param(False, marks=pytest.mark.slow, id="SIGTERM"), pytest.param(True, id="SIGKILL")]
+)
 def test_two_connectors_with_one_alias_continue_at_their_own_positions(
     one_worker: OneWorker, kafka_a: LocalKafka, unique: str, *, crash: bool
 ) -> None:
@@ -224,7 +226,7 @@ def test_two_deployments_of_a_flow_in_two_groups_lose_nothing(
     assert len(ledgers) == 2
 
 
-@pytest.mark.parametrize("how", ["--from-start", "--keep-positions"])
+@pytest.mark.parametrize("how", [pytest.param("--from-start", marks=pytest.mark.slow), "--keep-positions"])
 def test_a_source_that_was_rebuilt_under_its_alias_stops_the_flow_until_a_user_decides(
     kafka_b: LocalKafka, tmp_path: Path, unique: str, how: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -28,6 +28,7 @@ OLD, NEW = 30, 4
 Capsys = pytest.CaptureFixture[str]
 
 
+@pytest.mark.slow
 def test_every_record_of_a_recreated_topic_is_at_risk(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, tmp_path: Path, capsys: Capsys
 ) -> None:

@@ -157,6 +157,7 @@ def test_one_cause_in_79_partitions_is_one_message(
         process.clean_up()
 
 
+@pytest.mark.slow
 def test_a_process_with_another_file_is_reported(pair: tuple[LocalKafka, LocalKafka], tmp_path: Path) -> None:
     """It joins the group of the flow and gets tasks of the stored configuration, not of its file."""
     a, b = pair

@@ -190,7 +190,7 @@ def test_an_unresponsive_herder_returns_500_with_its_stage(
     assert answer.message == (
         "Request timed out. The worker is currently counting sheep, which began at 1970-01-01T00:00:00.000Z."
     )
-    assert time.monotonic() - began_s < 10
+    assert time.monotonic() - began_s < 60
 
 
 @pytest.mark.parametrize(

