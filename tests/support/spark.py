@@ -3,6 +3,7 @@
 import atexit
 import importlib.util
 import os
+import socket
 import subprocess
 import time
 import weakref
@@ -18,7 +19,9 @@ from mm2.sandbox.process import end, spawn
 
 _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
+_ZOOKEEPER = "org.apache.zookeeper.server.ZooKeeperServerMain"
 _MASTER_READY = b"New state: ALIVE"
+_STANDBY_READY = b"Starting Spark master at"
 _WORKER_READY = b"Successfully registered with master"
 _TAIL_LINES = 25
 
@@ -47,7 +50,8 @@ class LocalSpark:
 
     `data_dir` gets the logs and each worker's folder with the output of its executors. Every worker has `cores` slots
     and `memory_mb` for executors, which use `executor_mb` each (Spark's minimum is 450). With a `secret` all
-    connections are authenticated and encrypted. ``settings`` are for master, workers and applications. Usable as a context manager. Not thread-safe.
+    connections are authenticated and encrypted. ``settings`` are for master, workers and applications. With ``has_standby`` there is a
+    second master, and a ZooKeeper in which both keep their state. Usable as a context manager. Not thread-safe.
     """
 
     def __init__(
@@ -61,9 +65,12 @@ class LocalSpark:
         secret: str | None = None,
         heap: str = "192m",
         settings: Mapping[str, str] = {},
+        has_standby: bool = False,
     ) -> None:
         self.folder = Path(data_dir)
-        self._port = free_ports(1)[0]
+        self._ports = free_ports(2 if has_standby else 1)
+        self._zookeeper: subprocess.Popen[bytes] | None = None
+        self._standby: subprocess.Popen[bytes] | None = None
         self._workers = workers
         self._cores = cores
         self._memory_mb = memory_mb
@@ -80,7 +87,7 @@ class LocalSpark:
     @property
     def url(self) -> str:
         """Value of `spark.master`."""
-        return f"spark://127.0.0.1:{self._port}"
+        return "spark://" + ",".join(f"127.0.0.1:{port}" for port in self._ports)
 
     @property
     def props(self) -> dict[str, str]:
@@ -99,6 +106,12 @@ class LocalSpark:
         """Process ids of the workers; executors are their children."""
         return [process.pid for process in self._worker_processes]
 
+    @property
+    def master_pid(self) -> int:
+        """Process id of the first master."""
+        assert self._master is not None
+        return self._master.pid
+
     def kill_master(self) -> None:
         """As ``kill -9``: without recovery, it forgets workers and applications."""
         assert self._master is not None
@@ -107,7 +120,7 @@ class LocalSpark:
 
     def start_master(self, timeout_s: float = 60.0) -> None:
         """Start a master on the same port. The workers register again; Raises SandboxError."""
-        self._master = self._spawn(_MASTER, "master", "--port", str(self._port))
+        self._master = self._spawn(_MASTER, "master", "--port", str(self._ports[0]))
         self._await("master", self._master, _MASTER_READY, time.monotonic() + timeout_s)
 
     def add_worker(self, timeout_s: float = 60.0) -> int:
@@ -130,13 +143,21 @@ class LocalSpark:
         deadline = time.monotonic() + timeout_s
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "log4j2.properties").write_text(_LOGGING)
+        if len(self._ports) > 1:
+            address = f"127.0.0.1:{free_ports(1)[0]}"
+            self._settings |= {"spark.deploy.recoveryMode": "ZOOKEEPER", "spark.deploy.zookeeper.url": address}
         settings = {"spark.master.rest.enabled": "false", **self._settings, **self._security()}
         (self.folder / "spark.properties").write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
         (self.folder / "spark.properties").chmod(0o600)
         _RUNNING.add(self)
         try:
-            self._master = self._spawn(_MASTER, "master", "--port", str(self._port))
+            if len(self._ports) > 1:
+                self._zookeeper = self._spawn_zookeeper(address, deadline)
+            self._master = self._spawn(_MASTER, "master", "--port", str(self._ports[0]))
             self._await("master", self._master, _MASTER_READY, deadline)
+            if len(self._ports) > 1:
+                self._standby = self._spawn(_MASTER, "standby", "--port", str(self._ports[1]))
+                self._await("standby", self._standby, _STANDBY_READY, deadline)
             for index in range(self._workers):
                 self._worker_processes.append(self._spawn_worker(index))
             for index, process in enumerate(self._worker_processes):
@@ -154,9 +175,10 @@ class LocalSpark:
         for process in self._worker_processes:
             end(process)
         self._worker_processes.clear()
-        if self._master is not None:
-            end(self._master)
-            self._master = None
+        for process in (self._standby, self._master, self._zookeeper):
+            if process is not None:
+                end(process)
+        self._standby = self._master = self._zookeeper = None
         _RUNNING.discard(self)
 
     def log_tail(self, name: str, lines: int = _TAIL_LINES) -> str:
@@ -179,9 +201,7 @@ class LocalSpark:
     def _spawn(self, main: str, name: str, *args: str) -> subprocess.Popen[bytes]:
         home = _spark_home()
         command = [
-            *(java_executable(), f"-Xmx{self._heap}", "-XX:+UseSerialGC", "-Xshare:auto"),
-            *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
-            *(f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}", "-cp", f"{home}/jars/*", main),
+            *self._java(main),
             *("--host", "127.0.0.1", "--webui-port", "0"),
             *("--properties-file", str(self.folder / "spark.properties"), *args),
         ]
@@ -191,6 +211,36 @@ class LocalSpark:
         environment["SPARK_SCALA_VERSION"] = _scala_version(home)
         self._log(name).write_bytes(b"")
         return spawn(command, output=self._log(name), folder=self.folder, environment=environment)
+
+    def _java(self, main: str) -> list[str]:
+        return [
+            *(java_executable(), f"-Xmx{self._heap}", "-XX:+UseSerialGC", "-Xshare:auto"),
+            *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
+            *(
+                f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}",
+                "-cp",
+                f"{_spark_home()}/jars/*",
+                main,
+            ),
+        ]
+
+    def _spawn_zookeeper(self, address: str, deadline: float) -> subprocess.Popen[bytes]:
+        """Spark's jars contain the whole of ZooKeeper, not only its client."""
+        settings = self.folder / "zookeeper.properties"
+        host, port = address.split(":")
+        settings.write_text(
+            f"dataDir={self.folder / 'zookeeper'}\nclientPort={port}\nclientPortAddress={host}\nadmin.enableServer=false\n"
+        )
+        process = spawn([*self._java(_ZOOKEEPER), str(settings)], output=self._log("zookeeper"), folder=self.folder)
+        while True:
+            try:
+                socket.create_connection((host, int(port)), 1.0).close()
+            except OSError:
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise SandboxError(f"ZooKeeper did not start.\n{self.log_tail('zookeeper')}") from None
+                time.sleep(0.05)
+            else:
+                return process
 
     def _await(self, name: str, process: subprocess.Popen[bytes], ready: bytes, deadline: float) -> None:
         while ready not in self._log(name).read_bytes():
