@@ -175,9 +175,9 @@ class LocalSpark:
         for process in self._worker_processes:
             end(process)
         self._worker_processes.clear()
-        for process in (self._standby, self._master, self._zookeeper):
-            if process is not None:
-                end(process)
+        for other in (self._standby, self._master, self._zookeeper):
+            if other is not None:
+                end(other)
         self._standby = self._master = self._zookeeper = None
         _RUNNING.discard(self)
 

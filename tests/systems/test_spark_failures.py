@@ -211,7 +211,7 @@ def table(request: pytest.FixtureRequest) -> Iterator[list[str]]:
         "| failure | records | lost | doubled | reordered | longest pause (s) | recovered after (s) | load | documented |",
         "| --- " * 9 + "|",
     ]
-    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():  # type: ignore[union-attr]
+    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
         print("", *head, *rows, sep="\n")  # noqa: T201
 
 
