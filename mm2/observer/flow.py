@@ -200,10 +200,26 @@ class FlowObserver:
                 as_of_s = now_s if answered_ms is None else now_s - (now_ms - answered_ms) / 1000
         preparing = {} if ledger is None else {**self._new_topics.found, **preparations(ledger)}
         self._new_topics.ledger, self._new_topics.assigned = ledger, work.tasks or ()
-        silent = f"{self.flow.pair.source} does not answer: {error}" if error else ""
-        losses = self._target_logs.losses
+        pair, target, losses = self.flow.pair, self._target_watch, self._target_logs.losses
+        silent, target_silent = (
+            f"{cluster} does not answer: {why}" if why else ""
+            for cluster, why in ((pair.source, error), (pair.target, target.error))
+        )
         return PartitionInputs(
-            now_s, now_ms, as_of_s, ledger, logs, status, work, silent, answered_ms, noted, preparing, losses
+            now_s,
+            now_ms,
+            as_of_s,
+            ledger,
+            logs,
+            status,
+            work,
+            silent,
+            answered_ms,
+            noted,
+            preparing,
+            losses,
+            target_silent,
+            target.answered_by_clock_ms(now_s, now_ms),
         )
 
     def _last_answer_ms(self, known: SourceAnswers, now_s: float, now_ms: int) -> int | None:

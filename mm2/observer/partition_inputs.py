@@ -27,6 +27,7 @@ class PartitionInputs:
     - ``as_of_s``: the time for which ages are computed; it does not advance while the source does not answer.
     - ``status``: what this process copies, and has copied.
     - ``silent``: why the source does not answer, with the time (ms) of its last answer; "" while it answers.
+    - ``target_silent``: the same for the target.
     - ``noted``: end offsets from the ledger's notes (`mm2.mirror.notes.source_answers`), while the source does not answer.
     - ``preparing``: partitions that no task copies yet (`mm2.mirror.notes.preparation`).
     - ``target_losses``: see `mm2.observer.polling.polls.TargetLogsPoll`.
@@ -44,6 +45,8 @@ class PartitionInputs:
     noted: Mapping[TopicPartition, int] = field(default_factory=dict)
     preparing: Mapping[TopicPartition, Preparation] = field(default_factory=dict)
     target_losses: Mapping[TopicPartition, TargetLoss | None] = field(default_factory=dict)
+    target_silent: str = ""
+    target_silent_since_ms: int | None = None
 
     @cached_property
     def verified(self) -> Mapping[TopicPartition, Verified]:
@@ -88,7 +91,7 @@ class PartitionInputs:
             (work.tasks, work.failed, work.held, self.idle),
             (self.pauses, self.verified, self.promotions, self.preparing, self.ledger is None),
             (source.missing, source.topic_ids, source.starts, self.has_current_ends),
-            (self.silent, self.silent_since_ms, self.noted),
+            (self.silent, self.silent_since_ms, self.noted, self.target_silent, self.target_silent_since_ms),
             (self.status.left, self.target_losses),
         )
 

@@ -39,6 +39,9 @@ def standing_of(
     if inputs.silent and found.state in HEALTHY:
         # A copier that waits for records does not know yet that none can arrive.
         found = Standing(PartitionState.UNREACHABLE, inputs.silent, inputs.silent_since_ms)
+    elif inputs.target_silent and known.fresh_row is None and found.state in HEALTHY:
+        # No task can run: its worker has left the group, whose coordinator is on the target.
+        found = Standing(PartitionState.UNREACHABLE, inputs.target_silent, inputs.target_silent_since_ms)
     elif inputs.idle and found.state in _COPIED:
         # The last state that its task has written.
         found = Standing(PartitionState.PAUSED, f"nothing is copied: {inputs.idle}", pause=PauseCode.FLOW)

@@ -201,6 +201,17 @@ def test_a_silent_source_has_at_least_the_records_that_are_known(env: Environmen
     assert seen.views[0].reason == "A does not answer: refused"
 
 
+def test_a_partition_is_not_running_while_the_target_does_not_answer_and_no_task_reports(env: Environment) -> None:
+    """The workers have left their group, whose coordinator is on the target. What a copier has just reported is its own state."""
+    env.pause(1, Pause("ann@ops1", 1, ""))
+    silent: dict[str, Any] = {"target_silent": "B does not answer: refused", "target_silent_since_ms": NOW_MS - 5_000}
+    running, held = env.refresh(**silent).views
+    assert (running.state, running.since_ms) == (PartitionState.UNREACHABLE, NOW_MS - 5_000)
+    assert (running.reason, held.state) == ("B does not answer: refused", PartitionState.PAUSED)
+    env.row(T0, 10, 10, fresh=True)
+    assert env.refresh(**silent).views[0].state is PartitionState.RUNNING
+
+
 def test_an_end_offset_that_is_not_the_current_one_makes_the_sum_a_lower_bound(env: Environment) -> None:
     env.refresh()
     env.ends[T1] = 25

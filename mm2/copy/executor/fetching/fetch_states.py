@@ -72,6 +72,7 @@ class PartitionFetchState:
         """Update `topic_replaced` and return it. If it is true, the receiver is called."""
         receiver = self.receiver
         receiver.topic_id = receiver.topic_id or self.topic_id
+        receiver.identified()
         if not self.topic_id or receiver.topic_id == self.topic_id:
             self.topic_replaced = False
             return False

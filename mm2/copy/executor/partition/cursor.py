@@ -7,7 +7,7 @@ advances in `mm2.copy.executor.partition.window`.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass, field
 from typing import Final
 
@@ -91,6 +91,8 @@ class Cursor(CopyState):
     latencies_ms: Summary = field(default_factory=Summary)  # and when they were acknowledged
     backlog_end: int = 0  # records before it existed before the first copy began
     rate: Rate = field(default_factory=Rate)  # bytes per second that were copied
+    _is_identified: bool = False
+    _then_identified: Callable[[], None] | None = None
     outgoing: OutgoingRecords = field(init=False)
     predecessor: PredecessorRecords = field(init=False)
     batches: FetchedBatches = field(init=False)
@@ -197,6 +199,19 @@ class Cursor(CopyState):
         elif not known:
             self.copy_id = self.copy_id._replace(cluster=cluster_id)
             self.emit(STATE_CHANGED)
+
+    def when_identified(self, call: Callable[[], None]) -> None:
+        """Call it once the ids of the source's cluster and topic are known, instead of an earlier one."""
+        self._then_identified = call
+        if self._is_identified:
+            self.identified()
+
+    def identified(self) -> None:
+        """The ids of the source's cluster and topic are known, as far as its brokers have any."""
+        self._is_identified = True
+        if self._then_identified is not None:
+            call, self._then_identified = self._then_identified, None
+            call()
 
     def source_recreated(self, topic_id: str) -> None:
         """The topic was recreated."""

@@ -187,10 +187,12 @@ class Losses:
         cursor.suspended = True
         self._commit(cursor, lambda: self._release(cursor))
 
-    def transactions_truncated(self, cursor: Cursor, end: int) -> None:
-        """The target lost committed records and ends at this offset: copy them again. Nothing is in flight."""
+    def transactions_truncated(self, cursor: Cursor, end: int, *, is_own: bool) -> None:
+        """The target lost committed records and ends at this offset: copy them again. Nothing is in flight. ``is_own``: the record
+        before it is known to be the task's.
+        """
         lost, last = cursor.window.target - end, cursor.window.trail.last_source(end, may_end_with_markers=True)
-        if cut_at(cursor, self._spec.target_alias, last, lost, end) and last is not None:
+        if cut_at(cursor, self._spec.target_alias, last, lost, end, is_own=is_own) and last is not None:
             cursor.outbox.queue.clear()
             self._new_sessions.open_again(cursor, Mark(last + 1, end, 0))
 
@@ -450,11 +452,12 @@ def recreated(target: TopicPartition, alias: str, records: int) -> str:
     )
 
 
-def cut_at(cursor: Cursor, alias: str, last: int | None, lost: int, end: int) -> bool:
+def cut_at(cursor: Cursor, alias: str, last: int | None, lost: int, end: int, *, is_own: bool = False) -> bool:
     """The target ends at this offset and lost so many records; ``last`` is the source offset of the last one that is left (None:
-    unknown). Whether it is known which were lost; otherwise the partition stops.
+    unknown). Whether it is known which were lost; otherwise the partition stops. Records of other programs may have taken the
+    place of lost ones, unless the one before the end is known to be the task's (``is_own``).
     """
-    if last is None or cursor.window.foreign or cursor.window.others is not None:
+    if last is None or (cursor.window.foreign and not is_own) or cursor.window.others is not None:
         cursor.fail(PartitionState.LOST_RANGE, truncated(cursor, alias, lost, end))
         return False
     log.error(

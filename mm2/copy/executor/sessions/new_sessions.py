@@ -440,7 +440,8 @@ class NewSessions(SessionStarts):
             self._sessions.remember_leading_gap(cursor.partition, session)
         if cursor.known_epoch < 0:
             cursor.known_epoch = self._source.leader_epoch(cursor.partition)
-        # Fetching starts now; records are sent when the ledger has the session.
+        # Fetching starts now; records are sent when the ledger has the session, and the ids of the source. Without them a successor
+        # would count the records of a source that has been replaced or created again.
         self._read(cursor)
 
         def known() -> None:
@@ -448,7 +449,7 @@ class NewSessions(SessionStarts):
                 cursor.outbox.end_offset = cursor.outgoing.end_on_target(mark.target)
                 self._sink.end_pause(cursor.outbox)
 
-        self._commit(cursor, known)
+        cursor.when_identified(lambda: self._commit(cursor, known))
 
     def _begin(self, cursor: Cursor, mark: Mark) -> None:
         """Continue at a mark. What a later position leaves out is written with it: both are in the ledger, or neither is."""

@@ -54,6 +54,9 @@ class TargetWatch:
         self._look_up = TargetLookUp(target)
         self._admin = Admin(target)
         self._unproven: dict[TopicPartition, Cursor] = {}
+        self._own_tails: set[TopicPartition] = (
+            set()
+        )  # targets whose newest record before the position is known to be the task's
         self._epochs: dict[TopicPartition, int] = {}  # of the leader in which the target was compared, in transactions
         self._log = structlog.get_logger("mm2.copy.executor.target_watch")
 
@@ -132,7 +135,7 @@ class TargetWatch:
                 if isinstance(answer, OffsetInfo) and not cursor.stopped:
                     self._epochs[cursor.partition] = answer.leader_epoch
                     if answer.offset < cursor.window.target:
-                        self._losses.transactions_truncated(cursor, answer.offset)
+                        self._losses.transactions_truncated(cursor, answer.offset, is_own=target in self._own_tails)
                 proven[target].append(cursor)
             for tp in [tp for tp, cursor in self._unproven.items() if cursor.stopped]:
                 del self._unproven[tp]
@@ -183,6 +186,7 @@ class TargetWatch:
         }
         last = {tp: offset for tp, offset in last.items() if offset >= 0}
         found: dict[TopicPartition, KafkaFailure] = {}
+        self._own_tails -= asked.keys()
         for tp, header in (await self._call(self._look_up.headers_at, last)).items() if last else ():
             cursor = asked[tp]
             if isinstance(header, KafkaFailure):
@@ -193,6 +197,8 @@ class TargetWatch:
             is_marker = header is not None and header.is_control and last[tp] == cursor.window.target - 1
             if writer != cursor.written_by or is_marker:
                 found[tp] = InconsistentTarget(_replaced_end(cursor, last[tp], writer))
+            elif header is not None and not header.is_control:
+                self._own_tails.add(tp)
         return found
 
     async def _ahead(

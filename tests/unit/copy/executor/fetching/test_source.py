@@ -64,6 +64,9 @@ class Feed:
     def source_is(self, cluster_id: str) -> None:
         pass
 
+    def identified(self) -> None:
+        pass
+
     def diverged(self, epoch: int, end_offset: int) -> None:
         self.ends.append((epoch, end_offset))
 

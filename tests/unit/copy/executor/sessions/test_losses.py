@@ -610,7 +610,8 @@ def test_records_lost_by_the_target_are_sent_again_in_transactions(end: int, pos
     scene.cursor.window.target = 125
     opened: list[tuple[Cursor, Mark]] = []
     scene.losses._new_sessions = cast("Any", SimpleNamespace(open_again=lambda *call: opened.append(call)))
-    scene.losses.transactions_truncated(scene.cursor, end)
+    scene.cursor.window.foreign = 1  # no more than a transaction marker that a coordinator has written twice
+    scene.losses.transactions_truncated(scene.cursor, end, is_own=True)
     assert (opened, stopped(scene)) == ([(scene.cursor, Mark(position, end, 0))], None)
 
 
@@ -619,7 +620,7 @@ def test_when_records_lost_in_transactions_are_unknown_the_partition_stops(case:
     scene = Scene()
     scene.cursor.window.trail.copied(0, 100, 18)
     scene.cursor.window.foreign = 1 if case == "foreign" else 0
-    scene.losses.transactions_truncated(scene.cursor, 115 if case == "foreign" else 90)
+    scene.losses.transactions_truncated(scene.cursor, 115 if case == "foreign" else 90, is_own=case != "foreign")
     assert stopped(scene) == PartitionState.LOST_RANGE
 
 

@@ -95,6 +95,7 @@ class Scene:
         self.certain = ""  # the remote topic's id in the end
         self.topic_ids = {"A.t": "dst"}
         self.source_id = "src"
+        self.source_answers = True
         source, target = Cluster(SETTINGS, name="A"), Cluster(SETTINGS, name="B")
         new_producer = SimpleNamespace(error_code=0, producer_id=9, producer_epoch=0)
         target.send = lambda *_, **__: new_producer  # type: ignore[method-assign]
@@ -124,7 +125,10 @@ class Scene:
 
     # as source and sink
     def add(self, receivers: Iterable[Cursor]) -> None:
-        self.reading += receivers
+        for receiver in receivers:
+            self.reading.append(receiver)
+            if self.source_answers:
+                receiver.identified()
 
     def resume(self) -> None:
         """Nothing is fetched here."""
@@ -891,6 +895,17 @@ def test_a_contradiction_in_the_topic_with_the_old_name_still_lasts_until_the_po
 
 
 # -- a session that begins ------------------------------------------------------------------------------------------------
+
+
+def test_a_new_session_is_in_the_ledger_with_the_ids_of_its_source() -> None:
+    """Otherwise a successor of a holder that crashes before its next commit would count the records of a source that was replaced."""
+    scene = Scene()
+    scene.source_answers = False
+    play(scene, lambda: scene.begin(Start(50, 50)))
+    assert (scene.reading, scene.committed, scene.outbox.identity) == ([scene.cursor], [], ProducerIdentity(-1, -1))
+    scene.cursor.identified()
+    scene.cursor.identified()
+    assert len(scene.committed) == 1
 
 
 def test_a_new_session_is_in_the_ledger_before_anything_is_sent() -> None:

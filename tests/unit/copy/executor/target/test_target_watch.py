@@ -36,6 +36,7 @@ class Scene:
         self.ends = [*ends]
         self.progress: list[TargetProgress | KafkaFailure] = []
         self.own_end = 0, 110  # committed records of the task after the position, and the offset after them
+        self.is_own = False
         self.committed_end = 1_000  # records behind it are of an aborted transaction
         self.headers: dict[TopicPartition, Any] = {}
         self.asked_at: list[dict[TopicPartition, int]] = []
@@ -95,8 +96,9 @@ class Scene:
         self.outbox.paused = False
         self.released.set()
 
-    def transactions_truncated(self, _cursor: object, end: int) -> None:
+    def transactions_truncated(self, _cursor: object, end: int, *, is_own: bool) -> None:
         self.events.append(("truncated", end))
+        self.is_own = is_own
 
     def run(self, scenario: Callable[[], Awaitable[None]] | None = None) -> list[tuple[Any, ...]]:
         async def play() -> None:
@@ -235,6 +237,7 @@ def test_the_record_before_the_position_is_proven_in_transactions(end: int, head
     scene.headers = {} if header == "removed" else {SPEC.target: header}
     assert proven(scene) == ([("truncated", 105)] if end < 110 and not stops else [])
     assert scene.asked_at == [{SPEC.target: min(end, 110) - 1}]
+    assert scene.is_own == (end < 110 and header == written(7))
     stop = scene.cursor.conditions.stop
     assert stops == (stop is not None and stop.state is PartitionState.INCONSISTENT)
     if stop is not None:
