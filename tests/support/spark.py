@@ -20,7 +20,7 @@ from mm2.sandbox.process import end, spawn
 _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
 _ZOOKEEPER = "org.apache.zookeeper.server.ZooKeeperServerMain"
-_MASTER_READY = b"New state: ALIVE"
+_MASTER_READY = b"I have been elected leader!"
 _STANDBY_READY = b"Starting Spark master at"
 _WORKER_READY = b"Successfully registered with master"
 _TAIL_LINES = 25
@@ -175,9 +175,9 @@ class LocalSpark:
         for process in self._worker_processes:
             end(process)
         self._worker_processes.clear()
-        for process in (self._standby, self._master, self._zookeeper):
-            if process is not None:
-                end(process)
+        for other in (self._standby, self._master, self._zookeeper):
+            if other is not None:
+                end(other)
         self._standby = self._master = self._zookeeper = None
         _RUNNING.discard(self)
 
