@@ -355,6 +355,6 @@ def test_no_record_is_lost_doubled_or_reordered_when_the_process_is_killed_and_s
 
 
 def report(table: list[str], name: str, sent: int, found: Counted) -> None:
-    figures = f"{found.pause_s:.1f} | {found.recovery_s:.1f} | {load()} | {documented().get(name, '?')}"
+    figures = f"{found.pause_s:.1f} | {found.recovery_s:.1f} | {load()} | {documented()[name]}"
     table.append(f"| {name} | {sent} | {found.lost} | {found.doubled} | {found.reordered} | {figures} |")
     assert (found.lost, found.doubled, found.reordered) == (0, 0, 0), table[-1]
