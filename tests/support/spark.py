@@ -20,7 +20,7 @@ from mm2.sandbox.process import end, spawn
 _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
 _ZOOKEEPER = "org.apache.zookeeper.server.ZooKeeperServerMain"
-_MASTER_READY = b"New state: ALIVE"
+_MASTER_READY = b"I have been elected leader!"
 _STANDBY_READY = b"Starting Spark master at"
 _WORKER_READY = b"Successfully registered with master"
 _TAIL_LINES = 25

@@ -25,8 +25,8 @@ from mm2.copy.driver.engine import CopyEngine
 from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.ports import free_ports
 from tests.integration.copy.test_spark_standalone import SECRET, busy, executors, python_workers
-from tests.integration.copy_flow import Flow, Read, Traffic, read_all
-from tests.integration.mirror_process import ROOT
+from tests.integration.copy_flow import Flow, Read, Traffic, create, read_all
+from tests.integration.mirror_process import ROOT, MirrorProcess, ends, has_all, write_config
 from tests.support.proxy import Proxy
 from tests.support.spark import LocalSpark
 from tests.support.waiting import wait_until
@@ -86,6 +86,13 @@ def kill(*processes: psutil.Process) -> None:
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
+
+
+def is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def frozen(seconds: float, of: Callable[[Stage], Sequence[psutil.Process]]) -> Cause:
@@ -300,7 +307,54 @@ def test_no_record_is_lost_doubled_or_reordered_when_spark_fails(
     report(table, fault.name, traffic.sent, counted(written, copied, stage.faulty_from_s))
 
 
+def test_no_record_is_lost_doubled_or_reordered_when_the_process_is_killed_and_started_again(
+    table: list[str], kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, tmp_path: Path
+) -> None:
+    topic, remote = f"{unique}-t", f"A.{unique}-t"
+    for broker, name in ((kafka_a, topic), (kafka_b, remote)):
+        create(broker, name, PARTITIONS, **_STAMPED)
+    with LocalSpark(tmp_path / "spark", workers=2, cores=2, secret=SECRET) as cluster, contextlib.ExitStack() as stack:
+        props = {
+            "clusters": "A, B",
+            "A.bootstrap.servers": kafka_a.bootstrap,
+            "B.bootstrap.servers": kafka_b.bootstrap,
+            "A->B.enabled": "true",
+            "A->B.topics": topic,
+            "B->A.enabled": "false",
+            "copy.batch.duration.ms": "4000",
+            **cluster.props,
+        }
+        file = write_config(tmp_path / "mm2.properties", props)
+
+        def started(log: str) -> MirrorProcess:
+            process = MirrorProcess(file, tmp_path / log, "B")
+            stack.callback(process.clean_up)
+            return process
+
+        process = started("first.log")
+        traffic = stack.enter_context(Traffic(kafka_a, topic, PARTITIONS, per_second=400))
+        process.await_log("Copied so far.", timeout_s=240)
+        at = traffic.sent
+        process.eventually(lambda: sum(ends(kafka_b, remote)) >= at, 120)
+        wait_until(lambda: len(busy(cluster)) == 2, 60, detail=process.tail)
+        running = [one for executor in executors(cluster) for one in (executor, *python_workers(executor))]
+        faulty_from_s = time.time()
+        process.kill9()
+        wait_until(lambda: not any(map(is_alive, running)), 120, detail=lambda: running)
+        ended_s = time.time() - faulty_from_s
+        process = started("second.log")
+        process.await_log("Copied so far.", timeout_s=240)
+        traffic.finish()
+        process.eventually(lambda: has_all(kafka_a, topic, kafka_b, remote), 180)
+        assert process.stop()[0] == 0
+    written, copied = (
+        read_all(broker, name, range(PARTITIONS)) for broker, name in ((kafka_a, topic), (kafka_b, remote))
+    )
+    report(table, "process killed and restarted", traffic.sent, counted(written, copied, faulty_from_s))
+    table.append(f"\nThe executors of the killed process ended after {ended_s:.1f} s.")
+
+
 def report(table: list[str], name: str, sent: int, found: Counted) -> None:
-    figures = f"{found.pause_s:.1f} | {found.recovery_s:.1f} | {load()} | {documented().get(name, '?')}"
+    figures = f"{found.pause_s:.1f} | {found.recovery_s:.1f} | {load()} | {documented()[name]}"
     table.append(f"| {name} | {sent} | {found.lost} | {found.doubled} | {found.reordered} | {figures} |")
     assert (found.lost, found.doubled, found.reordered) == (0, 0, 0), table[-1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import socket
 import threading
 from collections import deque
@@ -240,8 +239,8 @@ class _Peer(asyncio.Protocol):
         self._server.left(self)
         if self._batch is not None:
             how = "the executor closed the progress channel" if exc is None else f"the progress channel failed: {exc}"
-            # On this host a closed connection means that the process has ended. Between hosts the network may have failed.
-            is_dead = self._is_local and not self._closing
+            # In local mode a closed connection means that the process has ended. On a cluster the network may have failed.
+            is_dead = not (self._server.fingerprint or self._closing)
             if is_dead:
                 how += " without a final report; it crashed or was killed, as the kernel does when memory is exhausted"
             self._batch.ended(how, dead=is_dead)
@@ -278,11 +277,6 @@ class _Peer(asyncio.Protocol):
             self._server.authenticated(self)
             mac = channel.proof(batch.secret, "driver", message.get("nonce"))
             self._transport.write(channel.encode({"mac": mac, "spec": encode(batch.spec)}))
-
-    @property
-    def _is_local(self) -> bool:
-        peer = self._transport.get_extra_info("peername")
-        return bool(peer) and ipaddress.ip_address(peer[0]).is_loopback
 
     def _end(self, why: str) -> None:
         self._closing = True

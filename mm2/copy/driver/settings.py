@@ -57,10 +57,21 @@ DEFAULTS: Final[Mapping[str, str]] = {
     # On YARN and Kubernetes an application ends with the failure of an executor that is one too many in its whole life.
     "spark.executor.failuresValidityInterval": "1h",
 }
+#: Spark gives new micro-batches to an executor that hangs until it removes it: after 120 to 180 s by default.
+_ON_A_CLUSTER: Final = {
+    "spark.executor.heartbeatInterval": "3s",
+    "spark.storage.blockManagerHeartbeatTimeoutMs": "20s",
+    "spark.network.timeoutInterval": "5s",
+}
 #: Prefix of keys that Spark does not read.
 _OWN: Final = "spark.mm2."
-#: Two attempts of a task would both write.
-ALWAYS: Final = {"spark.speculation": "false", "spark.task.maxFailures": "1"}
+#: Two attempts of a task would both write. With one attempt and exclusion, Spark ends the context at the first job.
+ALWAYS: Final = {
+    "spark.speculation": "false",
+    "spark.task.maxFailures": "1",
+    "spark.excludeOnFailure.enabled": "false",
+    "spark.excludeOnFailure.application.enabled": "false",
+}
 _LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 _AUTHENTICATE: Final = "spark.authenticate"
@@ -96,6 +107,8 @@ def spark_props(user: Mapping[str, str]) -> dict[str, str]:
         return {**local, **_AUTHENTICATED} if _LOCAL_MASTER.fullmatch(props["spark.master"]) else local
     if _is_on_loopback(props):
         props = {**_LOOPBACK, **props}
+    if not _ON_A_CLUSTER.keys() & {**_spark_defaults(), **user}.keys():  # they depend on each other
+        props |= _ON_A_CLUSTER
     if path := os.environ.get("PYTHONPATH"):
         props.setdefault("spark.executorEnv.PYTHONPATH", path)
     return {**props, **_protection({**_spark_defaults(), **props})}

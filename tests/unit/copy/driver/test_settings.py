@@ -45,12 +45,27 @@ def test_clusters_that_distribute_a_generated_secret_are_authenticated_and_encry
     assert is_encrypted(props)
 
 
-@pytest.mark.parametrize(("key", "other"), [("spark.speculation", "true"), ("spark.task.maxFailures", "4")])
+@pytest.mark.parametrize(
+    ("key", "other"),
+    [
+        ("spark.speculation", "true"),
+        ("spark.task.maxFailures", "4"),
+        ("spark.excludeOnFailure.enabled", "true"),
+        ("spark.excludeOnFailure.application.enabled", "true"),
+    ],
+)
 @pytest.mark.parametrize("master", ["local[3]", "yarn"])
 def test_a_task_has_one_attempt(master: str, key: str, other: str) -> None:
     assert has(spark_props({"spark.master": master}), {"spark.speculation": "false", "spark.task.maxFailures": "1"})
     with pytest.raises(ConfigException, match=f"Invalid value {other} for configuration {key}: it must be"):
         spark_props({"spark.master": master, key: other})
+
+
+def test_an_executor_that_hangs_is_removed_soon_unless_the_user_has_own_times() -> None:
+    interval, limit = "spark.executor.heartbeatInterval", "spark.storage.blockManagerHeartbeatTimeoutMs"
+    assert has(spark_props({**STANDALONE, **SECRET}), {interval: "3s", limit: "20s"})
+    assert limit not in spark_props({**STANDALONE, **SECRET, interval: "30s"}), "it would be taken for lost"
+    assert limit not in spark_props({"spark.master": "local[3]"})
 
 
 def test_each_local_cluster_has_its_own_secret() -> None:
