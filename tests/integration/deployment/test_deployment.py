@@ -52,7 +52,7 @@ def compose() -> Manifest:
 def manifests() -> dict[str, Manifest]:
     """The manifests by kind; there is one of each."""
     files = [file for file in KUBERNETES.glob("*.yaml") if file.name != "kustomization.yaml"]
-    return {made["kind"]: made for made in (yaml.safe_load(file.read_text()) for file in files)}
+    return {made["kind"]: made for file in files for made in yaml.safe_load_all(file.read_text())}
 
 
 # -- the image
@@ -159,7 +159,8 @@ def test_the_manifests_are_valid_for_kubernetes(version: str) -> None:
     kinds = manifests()
     # A kind of the Prometheus operator, not of Kubernetes.
     assert kinds.pop("PodMonitor")["apiVersion"] == "monitoring.coreos.com/v1"
-    assert set(kinds) == {"Namespace", "Service", "StatefulSet", "PodDisruptionBudget", "NetworkPolicy"}
+    spark = {"ServiceAccount", "Role", "RoleBinding"}
+    assert set(kinds) == {"Namespace", "Service", "StatefulSet", "PodDisruptionBudget", "NetworkPolicy"} | spark
     for made in kinds.values():
         kubernetes_validate.validate(made, version, strict=True)
 
