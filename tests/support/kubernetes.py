@@ -28,6 +28,7 @@ from mm2.sandbox.process import end, spawn
 from tests.support.certificates import issue, serving_files
 
 ROOT: Final = Path(__file__).parents[2]
+MANIFESTS: Final = ROOT / "conf" / "kubernetes"
 NAMESPACE: Final = "mm2"
 ACCOUNT: Final = "mm2-spark"
 _TOOL: Final = ROOT / "tests" / "tools" / "kubernetes" / "build"
@@ -54,7 +55,7 @@ class _Container:
 
 
 class LocalKubernetes:
-    """Usable as a context manager. Applications have the rights of ``conf/kubernetes/spark.yaml``."""
+    """Usable as a context manager. The namespace and the rights of applications are those of conf/kubernetes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -77,6 +78,7 @@ class LocalKubernetes:
             "spark.master": f"k8s://{self.url}",
             "spark.kubernetes.namespace": NAMESPACE,
             "spark.kubernetes.container.image": "mm2",
+            "spark.kubernetes.executor.podTemplateFile": str(MANIFESTS / "executor.yaml"),
             "spark.kubernetes.authenticate.caCertFile": str(self.folder / "authority.pem"),
             "spark.kubernetes.authenticate.oauthTokenFile": str(self.folder / "token"),
             "spark.driver.host": "127.0.0.1",
@@ -181,14 +183,16 @@ class LocalKubernetes:
             time.sleep(_POLL_S)
 
     def _create(self, api: httpx.Client) -> None:
-        api.post("/api/v1/namespaces", json={"metadata": {"name": NAMESPACE}}).raise_for_status()
+        namespace = yaml.safe_load((MANIFESTS / "namespace.yaml").read_text())
+        api.post("/api/v1/namespaces", json=namespace).raise_for_status()
         core = f"/api/v1/namespaces/{NAMESPACE}"
-        roles = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}"
         # The controller that creates it in each namespace does not run.
         api.post(f"{core}/serviceaccounts", json={"metadata": {"name": "default"}}).raise_for_status()
-        for made in yaml.safe_load_all((ROOT / "conf" / "kubernetes" / "spark.yaml").read_text()):
-            base = core if made["apiVersion"] == "v1" else roles
-            api.post(f"{base}/{made['kind'].lower()}s", json=made).raise_for_status()
+        for made in yaml.safe_load_all((MANIFESTS / "spark.yaml").read_text()):
+            base = core if made["apiVersion"] == "v1" else f"/apis/{made['apiVersion']}/namespaces/{NAMESPACE}"
+            kind = made["kind"].lower()
+            kinds = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
+            api.post(f"{base}/{kinds}", json=made).raise_for_status()
         request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
         answer = api.post(f"{core}/serviceaccounts/{ACCOUNT}/token", json=request).raise_for_status()
         token = self.folder / "token"
