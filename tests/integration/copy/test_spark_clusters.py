@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from mm2 import __version__
 from mm2.copy.driver.engine import CopyEngine
+from mm2.copy.spec import Assignment
 from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.process import end, spawn
 from tests.integration.copy.test_copy_engine import numbered, write
@@ -99,6 +101,39 @@ def test_the_entrypoint_of_the_image_starts_an_executor(
             flow.assert_equal(topic)
         finally:
             end(executor)
+
+
+@pytest.mark.parametrize("differs", ["mm2", "python", "no mm2"])
+def test_an_executor_that_does_not_fit_is_one_sentence(
+    kafka_a: LocalKafka,
+    kafka_b: LocalKafka,
+    unique: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    differs: str,
+) -> None:
+    python = {"spark.pyspark.python": sys._base_executable} if differs == "no mm2" else {}  # type: ignore[attr-defined]
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    with (
+        LocalSpark(tmp_path / "spark", workers=1, cores=2) as cluster,
+        started({**cluster.props, "spark.authenticate": "false", **python}) as engine,
+    ):
+        wait_until(lambda: engine.slots.count == 2, 120)
+        if differs == "mm2":
+            monkeypatch.setattr("mm2.copy.driver.engine.Assignment", functools.partial(Assignment, version="0.0.9"))
+            wanted = f"the executor has mm2 {__version__}, and the driver 0.0.9: install the same version on both"
+        elif differs == "python":
+            engine.spark.context(60).pythonVer = "3.9"
+            wanted = "Python in worker has different version"
+        else:
+            wanted = "No module named 'mm2'"
+        flow = Flow(engine, kafka_a, kafka_b, unique)
+        topic = flow.topic()
+        with flow.copying(flow.spec(topic)) as job:
+            wait_until(lambda: any(wanted in one for one in job.status()["troubles"]), 60, detail=job.status)
+            (reason,) = job.status()["troubles"]
+        assert "\n" not in reason
+        assert "Traceback" not in reason
 
 
 @pytest.fixture(scope="module")
