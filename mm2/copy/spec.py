@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
+from mm2 import __version__
 from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
+
+
+class OtherVersion(Exception):
+    """Driver and executor have different versions of this package. The message is one sentence without a full stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +29,19 @@ class Assignment:
     secret: str = field(repr=False)
     #: SHA-256 of the driver's TLS certificate, hex; empty: loopback, no TLS.
     fingerprint: str = ""
+    #: Of this package, in the driver: the messages between driver and executor change between versions.
+    version: str = __version__
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """The assignment of a Spark task. Raises OtherVersion."""
+        given = json.loads(text)
+        version = given.get("version")
+        if version != __version__:
+            raise OtherVersion(
+                f"the executor has mm2 {__version__}, and the driver {version or 'an older version'}: install the same version on both"
+            )
+        return cls(**given)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from typing import Any, Final, Self
 from mm2.codec import decode, encode
 from mm2.copy import channel
 from mm2.copy.changes import ChangeFailed
-from mm2.copy.spec import Assignment, PartitionSpec
+from mm2.copy.spec import Assignment, OtherVersion, PartitionSpec
 from mm2.kafka.client.channel import BufferPool
 from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
@@ -49,8 +49,10 @@ def run(assignments: Iterable[str]) -> Iterator[str]:
     attempt = 0 if context is None else context.attemptNumber()
     for text in list(assignments):
         try:
-            with DriverConnection.open(Assignment(**json.loads(text)), attempt) as connection:
+            with DriverConnection.open(Assignment.of(text), attempt) as connection:
                 _RangeComparer(connection).run()
+        except OtherVersion as error:
+            yield json.dumps({"state": "failed", "reason": str(error)})
         except Exception as error:  # noqa: BLE001
             yield json.dumps({"state": "failed", "reason": f"{type(error).__name__}: {error}"})
         else:

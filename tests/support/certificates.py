@@ -139,14 +139,20 @@ def encrypted(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
 
 def serving(folder: Path) -> tuple[Path, ssl.SSLContext]:
     """The context of a server on 127.0.0.1 that uses TLS, and a file with the authority that its clients have to trust."""
-    authority = issue("Sandbox Authority")
-    trusted, own = folder / "authority.pem", folder / "server.pem"
-    trusted.write_text(authority.certificate_pem)
-    server = issue("server", authority, address="127.0.0.1")
-    own.write_text(server.key_pem() + server.certificate_pem)
+    trusted, certificate, key = serving_files(folder)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(own)
+    context.load_cert_chain(certificate, key)
     return trusted, context
+
+
+def serving_files(folder: Path) -> tuple[Path, Path, Path]:
+    """Files of a server on 127.0.0.1: the authority that its clients have to trust, its certificate, its key."""
+    authority = issue("Sandbox Authority")
+    server = issue("server", authority, address="127.0.0.1")
+    found = folder / "authority.pem", folder / "server.pem", folder / "server.key"
+    for file, text in zip(found, (authority.certificate_pem, server.certificate_pem, server.key_pem()), strict=True):
+        file.write_text(text)
+    return found
 
 
 def _keytool(*args: str) -> None:

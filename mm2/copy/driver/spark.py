@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import sys
 import threading
 import time
@@ -33,6 +34,8 @@ _KILL_S: Final = 0.5
 _RETRY: Final = Backoff(1_000, 60_000)
 _POLL_S: Final = 0.5
 _PAUSE_S: Final = 0.05
+_CONTINUED: Final = ("Traceback (most recent call last):", "Error from python worker:", "SparkException:")
+_PYTHON_ERROR: Final = re.compile(r"^[\w.]+(?:Error|Exception): |\(ModuleNotFoundError: ")
 _NO_LIMIT: Final = (1 << 31) - 1
 
 T = TypeVar("T")
@@ -363,6 +366,9 @@ def failure_of(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     # "An error occurred while calling o1.x.", then ": java.lang.A: b.C: message", then the stack trace
     message = next((line[2:] for line in lines if line.startswith(": ")), lines[0] if lines else "")
+    if message.rstrip().endswith(_CONTINUED):
+        # Python's own error stands below: after its stack trace, or after the name of the interpreter.
+        message = next((line.strip() for line in lines if _PYTHON_ERROR.search(line)), message)
     return sentence(message) or type(error).__name__
 
 

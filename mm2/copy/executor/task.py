@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from mm2.copy.executor.copier import Copier
 from mm2.copy.executor.memory import release_memory
-from mm2.copy.spec import Assignment
+from mm2.copy.spec import Assignment, OtherVersion
 
 
 def run(assignments: Iterable[str]) -> Iterator[str]:
@@ -31,8 +31,11 @@ def run(assignments: Iterable[str]) -> Iterator[str]:
         # Fetch responses and acknowledgements alternate within microseconds; the default interval of 5 ms would add latency.
         sys.setswitchinterval(0.001)
         try:
-            copier = Copier(Assignment(**json.loads(text)), attempt)
+            copier = Copier(Assignment.of(text), attempt)
             reason = asyncio.run(copier.run())
+        except OtherVersion as error:
+            yield json.dumps({"state": "failed", "reason": str(error)})
+            return
         except Exception as error:  # noqa: BLE001
             yield json.dumps({"state": "failed", "reason": f"{type(error).__name__}: {error}"})
             return

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -11,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from mm2 import __version__
 from mm2.copy.driver.engine import CopyEngine
+from mm2.copy.spec import Assignment
 from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.process import end, spawn
 from tests.integration.copy.test_copy_engine import numbered, write
@@ -96,6 +101,90 @@ def test_the_entrypoint_of_the_image_starts_an_executor(
             flow.assert_equal(topic)
         finally:
             end(executor)
+
+
+@pytest.mark.parametrize("differs", ["mm2", "python", "no mm2"])
+def test_an_executor_that_does_not_fit_is_one_sentence(
+    kafka_a: LocalKafka,
+    kafka_b: LocalKafka,
+    unique: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    differs: str,
+) -> None:
+    python = {"spark.pyspark.python": sys._base_executable} if differs == "no mm2" else {}  # type: ignore[attr-defined]
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    with (
+        LocalSpark(tmp_path / "spark", workers=1, cores=2) as cluster,
+        started({**cluster.props, "spark.authenticate": "false", **python}) as engine,
+    ):
+        wait_until(lambda: engine.slots.count == 2, 120)
+        if differs == "mm2":
+            monkeypatch.setattr("mm2.copy.driver.engine.Assignment", functools.partial(Assignment, version="0.0.9"))
+            wanted = f"the executor has mm2 {__version__}, and the driver 0.0.9: install the same version on both"
+        elif differs == "python":
+            engine.spark.context(60).pythonVer = "3.9"
+            wanted = "Python in worker has different version"
+        else:
+            wanted = "No module named 'mm2'"
+        flow = Flow(engine, kafka_a, kafka_b, unique)
+        topic = flow.topic()
+        with flow.copying(flow.spec(topic)) as job:
+            wait_until(lambda: any(wanted in one for one in job.status()["troubles"]), 60, detail=job.status)
+            (reason,) = job.status()["troubles"]
+        assert "\n" not in reason
+        assert "Traceback" not in reason
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The archive for executors that bin/release makes of a wheel, here of this checkout."""
+    folder = tmp_path_factory.mktemp("release")
+    source = checkout_copy(folder / "source")
+    build = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
+    run = functools.partial(subprocess.run, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    run([sys.executable, "-P", "-c", build, str(folder)], cwd=source)
+    (wheel,) = folder.glob("*.whl")
+    run([sys.executable, "-P", str(ROOT / "tests" / "tools" / "executor_archive.py"), str(wheel), str(folder)])
+    (made,) = folder.glob("*.tar.gz")
+    return made
+
+
+def checkout_copy(folder: Path) -> Path:
+    shutil.copytree(ROOT / "mm2", folder / "mm2", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "conf", folder / "conf")
+    for name in ("README.md", "pyproject.toml", "setup.cfg"):
+        shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+def test_executors_run_with_the_archive_of_a_release_where_no_package_is_installed(
+    archive: Path, kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, tmp_path: Path
+) -> None:
+    python = sys._base_executable  # type: ignore[attr-defined]
+    props = {
+        "spark.authenticate": "false",
+        "spark.archives": f"{archive}#mm2",
+        "spark.pyspark.python": python,
+        "spark.executorEnv.PYTHONPATH": "./mm2",
+    }
+    with LocalSpark(tmp_path / "spark", workers=1, cores=2) as cluster, started({**cluster.props, **props}) as engine:
+        wait_until(lambda: engine.slots.count == 2, 120)
+
+        def places(_: int) -> tuple[str, str, str]:
+            import mm2  # noqa: PLC0415  (in the executor)
+
+            return sys.executable, mm2.__file__, str(Path.cwd())
+
+        ((executable, package, folder),) = engine.spark.context(60).parallelize([0], 1).map(places).collect()
+        assert (executable, package) == (python, f"{folder}/mm2/mm2/__init__.py")
+        flow = Flow(engine, kafka_a, kafka_b, unique)
+        topic = flow.topic()
+        write(flow.source, topic, numbered(0, 10))
+        spec = flow.spec(topic)
+        with flow.copying(spec) as job:
+            flow.wait_until_copied(job, spec, 60)
+        flow.assert_equal(topic)
 
 
 def test_the_whole_program_runs_on_a_cluster(

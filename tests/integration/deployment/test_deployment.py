@@ -35,6 +35,8 @@ ROOT = Path(__file__).parents[3]
 DOCKERFILE = ROOT / "Dockerfile"
 COMPOSE = ROOT / "conf" / "compose"
 KUBERNETES = ROOT / "conf" / "kubernetes"
+#: Needed with executors in pods only; tests/integration/copy/test_spark_kubernetes.py applies them.
+SPARK = ("spark.yaml", "executor.yaml")
 UNIT = ROOT / "conf" / "systemd" / "mm2@.service"
 #: An old Kubernetes version and the newest for which the package has schemas.
 KUBERNETES_VERSIONS = ("1.30", kubernetes_validate.latest_version())
@@ -51,7 +53,8 @@ def compose() -> Manifest:
 
 def manifests() -> dict[str, Manifest]:
     """The manifests by kind; there is one of each."""
-    files = [file for file in KUBERNETES.glob("*.yaml") if file.name != "kustomization.yaml"]
+    others = {"kustomization.yaml", *SPARK}
+    files = [file for file in KUBERNETES.glob("*.yaml") if file.name not in others]
     return {made["kind"]: made for made in (yaml.safe_load(file.read_text()) for file in files)}
 
 
@@ -160,7 +163,9 @@ def test_the_manifests_are_valid_for_kubernetes(version: str) -> None:
     # A kind of the Prometheus operator, not of Kubernetes.
     assert kinds.pop("PodMonitor")["apiVersion"] == "monitoring.coreos.com/v1"
     assert set(kinds) == {"Namespace", "Service", "StatefulSet", "PodDisruptionBudget", "NetworkPolicy"}
-    for made in kinds.values():
+    spark = [made for name in SPARK for made in yaml.safe_load_all((KUBERNETES / name).read_text())]
+    assert len(spark) == 5
+    for made in [*kinds.values(), *spark]:
         kubernetes_validate.validate(made, version, strict=True)
 
 

@@ -7,6 +7,8 @@ import json
 import os
 import shutil
 import subprocess
+import sys
+import tarfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -81,6 +83,19 @@ def test_the_wheel_has_the_code_of_the_commit_and_nothing_else(repository: Path,
     assert "mm2/py.typed" in inside
     tracked = set(run("git", "ls-files", "mm2", cwd=repository).stdout.split())
     assert inside == tracked - {name for name in tracked if name not in inside and not name.endswith(".py")}
+
+
+def test_the_archive_for_executors_runs_a_task_of_copying_anywhere(release: Path, tmp_path: Path) -> None:
+    """With an interpreter that has no packages, and without Spark's jars."""
+    (archive,) = release.glob("mm2-*-executor-*.tar.gz")
+    with tarfile.open(archive) as packed:
+        assert not [entry.name for entry in packed if entry.name.endswith(".jar") or not entry.isfile()]
+        packed.extractall(tmp_path, filter="data")
+    code = "import mm2.copy.executor.daemon, mm2.verify.executor, mm2; print(mm2.__file__)"
+    python = Path(sys._base_executable)  # type: ignore[attr-defined]
+    done = run(python, "-P", "-S", "-c", code, cwd=tmp_path.parent, PYTHONPATH=str(tmp_path))
+    assert (done.stdout.strip(), done.returncode) == (str(tmp_path / "mm2" / "__init__.py"), 0), done.stderr
+    assert archive.stat().st_size < 80_000_000
 
 
 def test_the_checksums_and_their_signature_can_be_verified(release: Path) -> None:
