@@ -260,7 +260,7 @@ class CopyEngine:
 
         assignment = Assignment(batch.id, self._host, server.address[1], batch.secret, server.fingerprint)
         # Job group and description are properties of this thread (pinned mode).
-        context.setJobGroup(batch.job_group, batch.name)
+        context.setJobGroup(batch.job_group, f"{batch.name}, partitions: {len(batch.sources)}")
         rdd = context.parallelize([json.dumps(asdict(assignment))], 1).setName(batch.name)
         results = rdd.mapPartitions(run).setName(batch.name).collect()
         return dict(json.loads(results[0])) if results else {}

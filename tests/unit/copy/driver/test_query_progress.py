@@ -7,12 +7,12 @@ import queue
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming import StreamingQueryListener
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
     QueryProgressEvent,
     QueryStartedEvent,
     QueryTerminatedEvent,
+    StreamingQueryListener,
 )
 
 from mm2.codec import encode
@@ -24,7 +24,7 @@ from tests.unit.copy.driver.test_lane import T0, T1, end, row, spec_of
 SPEC = spec_of(60_000)
 
 
-class Recorded(StreamingQueryListener):  # type: ignore[misc]
+class Recorded(StreamingQueryListener):
     """What somebody wrote for Structured Streaming."""
 
     def __init__(self) -> None:
