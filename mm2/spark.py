@@ -69,6 +69,14 @@ class Replication:
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
+    def add_listener(self, listener: Any) -> None:
+        """Call this `pyspark.sql.streaming.StreamingQueryListener` for each task that starts and ends, and each micro-batch that ends."""
+        self._maker.engine.queries.listen(listener)
+
+    def remove_listener(self, listener: Any) -> None:
+        """Do not call this listener any more."""
+        self._maker.engine.queries.remove(listener)
+
     def stop(self) -> None:
         """Stop the flows within 15 seconds: records in flight are acknowledged and committed. Idempotent."""
         self._stopping.set()

@@ -45,6 +45,8 @@ class MicroBatch:
         self.finished = threading.Event()  # the final report was received, or there will be none
         self.granted = False
         self.started: set[TopicPartition] = set()  # those with a start position: it copies no others
+        self.begun: dict[TopicPartition, int] = {}  # these positions, where there was one
+        self.copying_since_s: float | None = None  # wall clock
         self.dead = False  # the executor has certainly ended
         self.renewing = True
         self.claimed = threading.Event()
@@ -91,12 +93,15 @@ class MicroBatch:
         self.last_message_at = time.monotonic()
         self._send({"type": "lease"})
 
-    def start(self, starts: Mapping[TopicPartition, list[Any]], attempts: list[Any]) -> None:
+    def start(self, starts: Mapping[TopicPartition, Any], attempts: list[Any]) -> None:
         """Send the start of each partition (`Start` as JSON), and the ``attempts`` of the batch before. The executor reads
         and writes nothing of a partition before.
         """
         rows = [[tp.topic, tp.partition, start] for tp, start in starts.items()]
         self.started |= starts.keys()
+        self.begun.update((tp, start["position"]) for tp, start in starts.items() if start["position"] is not None)
+        if self.copying_since_s is None:
+            self.copying_since_s = time.time()
         self.last_message_at = time.monotonic()  # it sends nothing while it waits for this
         self._send({"type": "start", "starts": rows, "attempts": attempts})
 

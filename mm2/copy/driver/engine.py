@@ -23,6 +23,7 @@ from mm2.copy.driver.jvm import SparkUnavailable, is_local
 from mm2.copy.driver.lanes.job_lanes import Balancer, JobLanes
 from mm2.copy.driver.lanes.lane import CurrentLedger, Lane, MovedPartition, Paused, Starts
 from mm2.copy.driver.lanes.slots import Slots
+from mm2.copy.driver.query_progress import Queries
 from mm2.copy.driver.server import ChannelServer
 from mm2.copy.driver.settings import given_props, is_encrypted, spark_props
 from mm2.copy.driver.spark import Spark, failure_of, warm_up
@@ -63,6 +64,7 @@ class CopyEngine:
                 self._log.warning("%s", warning)
         self.is_local = is_local(self._props)
         self.slots = Slots(None if self.is_local else 0)
+        self.queries = Queries()
         self.balancer = Balancer(self.slots, self._open_jobs)
         self._server: ChannelServer | None = None
         self._host = ""
@@ -105,6 +107,7 @@ class CopyEngine:
         job = CopyJob(self, spec, starts, pauses, ledger)
         with self._lock:
             self._jobs.add(job)
+        self.queries.started(spec)
         try:
             job.begin()
         except BaseException:
@@ -200,9 +203,11 @@ class CopyEngine:
     def closed(self, job: CopyJob) -> None:
         """A job has ended. Its counts remain in the totals of the flow."""
         with self._lock:
-            if job in self._jobs:
+            if is_open := job in self._jobs:
                 self._jobs.discard(job)
                 self._finished_jobs.setdefault(job.flow, _FinishedJobs()).add(job)
+        if is_open:
+            self.queries.terminated(job.spec, job.failure)
         self.balancer.wake()
 
     def _open_jobs(self) -> list[JobLanes]:
@@ -255,7 +260,7 @@ class CopyEngine:
 
         assignment = Assignment(batch.id, self._host, server.address[1], batch.secret, server.fingerprint)
         # Job group and description are properties of this thread (pinned mode).
-        context.setJobGroup(batch.job_group, batch.name)
+        context.setJobGroup(batch.job_group, f"{batch.name}, partitions: {len(batch.sources)}")
         rdd = context.parallelize([json.dumps(asdict(assignment))], 1).setName(batch.name)
         results = rdd.mapPartitions(run).setName(batch.name).collect()
         return dict(json.loads(results[0])) if results else {}
@@ -432,7 +437,19 @@ class CopyJob:
             holds=holds,
             lock=self._lock,
             on_moved=on_moved,
+            on_left=self._engine.queries.ended,
         )
+
+    @property
+    def spec(self) -> CopySpec:
+        """The work of the job."""
+        return self._spec
+
+    @property
+    def failure(self) -> str:
+        """Why the job or one of its lanes has ended by itself; empty otherwise."""
+        failures = (self.division.failure, *(lane.failure for lane in self.division.all))
+        return next(filter(None, failures), "")
 
     def wait(self, timeout_s: float) -> None:
         """Return on an update or after ``timeout_s``. Raises CopyFailed when no partition can continue, or when one
@@ -441,9 +458,8 @@ class CopyJob:
         with self._updated:
             seen = self._count
             self._updated.wait_for(lambda: self._count != seen, timeout_s)
-        for failure in (self.division.failure, *(lane.failure for lane in self.division.all)):
-            if failure:
-                raise CopyFailed(failure)
+        if failure := self.failure:
+            raise CopyFailed(failure)
         if failed := self._failed():
             stopped = (StoppedPartition(row.source, row.state, row.reason) for row in failed)
             raise CopyFailed("; ".join(sentences_of(causes_of(stopped))))

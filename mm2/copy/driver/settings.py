@@ -50,6 +50,9 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "spark.ui.retainedTasks": "200",
     "spark.ui.retainedDeadExecutors": "5",
     "spark.sql.ui.retainedExecutions": "1",
+    # For those who enable the event log: about 3 KB for each micro-batch, for as long as the process runs.
+    "spark.eventLog.rolling.enabled": "true",
+    "spark.eventLog.rolling.maxFileSize": "16m",
     "spark.python.worker.reuse": "true",
     "spark.python.daemon.module": "mm2.copy.executor.daemon",
     "spark.broadcast.compress": "false",

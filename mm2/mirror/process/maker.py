@@ -145,7 +145,11 @@ class MirrorMaker:
         self._plans = plan_flows(config, targets, self._plugins)
         # Creating the engine is cheap, only its start is not; a flow that starts to copy later uses the same one.
         self._engine = CopyEngine(config.spark_props(), spark_context)
-        self._rest = FlowsRest(config, apps, file, failing=self._failing_lanes) if serves_rest(config) else None
+        self._rest = (
+            FlowsRest(config, apps, file, failing=self._failing_lanes, progress=self._progress)
+            if serves_rest(config)
+            else None
+        )
         self.checkpoint_latencies = CheckpointLatencies()
         self.flows: list[Flow] = []
         self._leaving: list[Flow] = []  # while they are being stopped
@@ -214,6 +218,9 @@ class MirrorMaker:
     def plans(self) -> Mapping[SourceAndTarget, FlowPlan]:
         """The plan of each flow, including flows that wait for their target; replaced, never changed."""
         return self._plans
+
+    def _progress(self, pair: SourceAndTarget) -> list[dict[str, Any]]:
+        return self._engine.queries.last_progress(str(pair))
 
     def _failing_lanes(self, pair: SourceAndTarget) -> list[str]:
         failing = self._engine.failing_lanes(str(pair))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import urllib.parse
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from mm2.config.mirrormaker import SourceAndTarget
 
@@ -21,6 +21,9 @@ The values create ASGI applications. They are passed the resources of the proces
 authenticated client (`Access.within`). The applications themselves, HTTP and WebSockets, are behind the same authentication
 as the resources, and require a role with `Access.require`.
 """
+
+Progress: TypeAlias = Callable[[SourceAndTarget], list[dict[str, Any]]]
+"""The newest progress of each task of a flow in this process, in the form of StreamingQueryProgress."""
 
 Failing: TypeAlias = Callable[[SourceAndTarget], list[str]]
 """Why a flow cannot copy although its workers respond: one sentence for each lane."""

@@ -37,7 +37,7 @@ from mm2.connect.rest.resources.dispatch import Dispatch, needs
 from mm2.connect.rest.resources.openapi import refusals
 from mm2.connect.rest.resources.worker_resources import HealthRules, internal_router, loggers_router, server_info
 from mm2.connect.rest.settings import RestSettings
-from mm2.mirror.rest.flow_paths import RESERVED, Apps, Failing, flow_path
+from mm2.mirror.rest.flow_paths import RESERVED, Apps, Failing, Progress, flow_path
 from mm2.mirror.rest.redaction import RedactedHerder
 
 _FLOWS: Final = "flows"
@@ -55,9 +55,10 @@ class FlowResources:
         internal: bool,
         apps: Apps | None = None,
         failing: Failing = lambda _: [],
+        progress: Progress = lambda _: [],
         local: LocalAccess | None = None,
     ) -> None:
-        """``failing``: why a flow cannot copy although its workers respond.
+        """``failing``: why a flow cannot copy although its workers respond; ``progress`` of its tasks here.
 
         Raises ConnectError or ConfigException for an extension that cannot be created.
         """
@@ -65,6 +66,7 @@ class FlowResources:
         self._settings = settings
         self._internal = internal
         self._failing = failing
+        self._progress = progress
         timeout_s = settings.limits.request_timeout_s
         self.requests = Requests(RestClient(settings.props, timeout_s), timeout_s)
         first = cast(Herder, _First(self))
@@ -104,11 +106,23 @@ class FlowResources:
                     functools.partial(self._with_lanes, pair),
                 )
                 routers = herder_routers(shown, self.requests, health, internal=self._internal)
+                routers.append(self._progress_router(pair))
                 if not self._admin_apart:
                     routers.append(loggers_router(herder, self.requests))
                 self._apps.flows[pair] = Dispatch(application(routers, prefix=flow_path(pair)))
                 if self._internal:
                     self._apps.internal[pair] = Dispatch(application([internal_router(herder, self.requests)]))
+
+    def _progress_router(self, pair: SourceAndTarget) -> APIRouter:
+        router = APIRouter(tags=["process"])
+
+        @router.get("/progress", responses=refusals())
+        @needs(Role.VIEWER)
+        async def progress() -> Response:
+            """The newest micro-batch with records of each task of the flow in this process, as Spark's StreamingQueryProgress."""
+            return JsonAnswer(self._progress(pair))
+
+        return router
 
     def _own_router(self) -> APIRouter:
         router = APIRouter(tags=["process"])

@@ -23,7 +23,7 @@ from mm2.connect.rest import local_processes
 from mm2.connect.rest.assembly import LocalAccess, check_access
 from mm2.connect.rest.binding import Binding, warn_of_exposure
 from mm2.connect.rest.settings import RestSettings
-from mm2.mirror.rest.flow_paths import Apps, Failing
+from mm2.mirror.rest.flow_paths import Apps, Failing, Progress
 
 if TYPE_CHECKING:
     from mm2.connect.rest.listeners.server import RestServer
@@ -46,11 +46,13 @@ class FlowsRest:
         file: Path | None = None,
         *,
         failing: Failing = lambda _: [],
+        progress: Progress = lambda _: [],
     ) -> None:
         """Raises ConfigException, or ConnectError if a port cannot be bound. ``file`` is the properties file."""
         self._file = file
         self._apps = apps or {}
         self._failing = failing
+        self._progress = progress
         props = config.rest_props()
         self.internal = config.internal_rest
         self.binding = Binding(RestSettings.of({_LISTENERS: _DEFAULT, **props}))
@@ -106,6 +108,7 @@ class FlowsRest:
                 internal=self.internal,
                 apps=self._apps,
                 failing=self._failing,
+                progress=self._progress,
                 local=self._local,
             )
             with self._lock:

@@ -471,7 +471,7 @@ def test_the_job_is_visible_in_sparks_status_api(flow: Flow) -> None:
         shown = {jobs.apply(i).jobId(): jobs.apply(i) for i in range(jobs.size())}
         # Beside the lane's, a job that checks whether tasks start may be running.
         (active,) = (one for one in tracker.getActiveJobsIds() if "lane" in shown[one].description().get())
-        assert shown[active].description().get() == "A->B MirrorSourceConnector-0 lane 0 batch 1"
+        assert shown[active].description().get() == "A->B MirrorSourceConnector-0 lane 0 batch 1, partitions: 1"
         assert list(tracker.getJobIdsForGroup(shown[active].jobGroup().get())) == [active]
         info = tracker.getJobInfo(active)
         assert info is not None

@@ -28,6 +28,7 @@ import mm2.spark
 
 spark = SparkSession.builder.master("local[4]").appName("notebook").config("spark.ui.enabled", "false").getOrCreate()
 replication = mm2.spark.start(spark, sys.argv[1], ["B"])
+{listener}
 print("STARTED", sorted(replication.status()), flush=True)
 sys.stdin.readline()
 replication.stop()
@@ -40,6 +41,16 @@ spark.stop()
 assert replication.wait(60)
 print("ENDED", replication.failure, flush=True)
 """
+
+
+def documented(page: str, begin: str) -> str:
+    """The Python example of a page that begins so."""
+    blocks = (ROOT / "docs" / page).read_text().split("```python\n")[1:]
+    (found,) = (block.partition("```")[0] for block in blocks if block.startswith(begin))
+    return found
+
+
+_LISTENER = documented("how-to/spark.md", "from pyspark.sql.streaming import StreamingQueryListener")
 
 
 @pytest.fixture
@@ -117,7 +128,7 @@ def test_a_session_of_a_program_is_used_and_kept(
     kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str, config: Path, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
-    with running([sys.executable, "-P", "-c", _NOTEBOOK, str(config)], log) as process:
+    with running([sys.executable, "-P", "-c", _NOTEBOOK.replace("{listener}", _LISTENER), str(config)], log) as process:
         copy(kafka_a, kafka_b, unique, 0, log)
         text = log.read_text()
         assert "STARTED ['A->B']" in text
@@ -129,6 +140,8 @@ def test_a_session_of_a_program_is_used_and_kept(
         assert len(java(process)) == 1
         say(process, "stop")
         wait_until(lambda: "STOPPED  7" in log.read_text(), 60, detail=log.read_text)
+        # The records of the only micro-batch, reported when it has ended, before its query has.
+        wait_until(lambda: "10 records" in log.read_text(), 60, detail=log.read_text)
         write(kafka_a, unique, numbered(10, 10))
         time.sleep(3)
         assert end_offset(kafka_b, f"A.{unique}") == 10

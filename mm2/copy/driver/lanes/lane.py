@@ -81,7 +81,8 @@ class Lane:
     immediately.
 
     ``holds``: it holds the partitions of ``spec`` from the beginning; otherwise they are given to it. ``lock`` is one for all lanes
-    between which partitions move. ``on_moved`` is called with those that are given away, while it is held.
+    between which partitions move. ``on_moved`` is called with those that are given away, while it is held; ``on_left`` with each
+    micro-batch that has ended, and must not raise.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class Lane:
         holds: bool = True,
         lock: threading.RLock | None = None,
         on_moved: Callable[[list[MovedPartition]], None] = lambda _moved: None,
+        on_left: Callable[[MicroBatch], None] = lambda _batch: None,
     ) -> None:
         self.name = name
         self._spec = spec
@@ -110,6 +112,7 @@ class Lane:
         self._ledger = ledger
         self._read_starts = starts
         self._on_moved = on_moved
+        self._on_left = on_left
         # Those that no other lane copies. The next batch copies those of the spec.
         self._held = {part.source: part for part in spec.partitions} if holds else {}
         self._has_more = False  # the running batch may start some of them
@@ -573,6 +576,7 @@ class Lane:
             self._idle_since = time.monotonic()
             self._current = None
             self._begun_ms = None
+        self._on_left(batch)
 
     def _total(self, row: PartitionProgress) -> PartitionProgress:
         base = self._base.get(row.source)

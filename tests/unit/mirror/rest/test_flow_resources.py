@@ -215,3 +215,10 @@ def test_a_process_without_a_flow_has_loggers() -> None:
     finally:
         server.stop(1.0)
         resources.requests.close()
+
+
+def test_the_progress_of_a_flow_is_shown(resources: FlowResources, ask: Ask) -> None:
+    newest = {PAIRS[0]: [{"batchId": 7, "numInputRows": 42}]}
+    resources._progress = lambda pair: newest.get(pair, [])
+    assert ask("GET", "/a/b/progress") == (200, [{"batchId": 7, "numInputRows": 42}])
+    assert ask("GET", "/flows/flows/x/progress") == (200, [])
