@@ -15,7 +15,6 @@ from typing import Any, BinaryIO, Final, TextIO
 
 import structlog
 
-from mm2 import __version__
 from mm2.config.configdef import AbstractConfig, ConfigDef, Importance, Type, non_empty
 from mm2.connect.api import (
     ConnectError,
@@ -30,6 +29,7 @@ from mm2.connect.api import (
     TopicPartition,
 )
 from mm2.connect.data.schema import STRING_SCHEMA
+from mm2.connect.verifiable import Versioned
 
 log = structlog.get_logger(__name__)
 
@@ -104,11 +104,8 @@ SOURCE_CONFIG: Final = (
 )
 
 
-class FileStreamSourceConnector(SourceConnector):
+class FileStreamSourceConnector(Versioned, SourceConnector):
     """One task, regardless of tasks.max: a file has one reader."""
-
-    def version(self) -> str:
-        return __version__
 
     def start(self, props: dict[str, str]) -> None:
         self._props = props
@@ -158,11 +155,8 @@ class FileStreamSourceConnector(SourceConnector):
         return True
 
 
-class FileStreamSourceTask(SourceTask):
+class FileStreamSourceTask(Versioned, SourceTask):
     """Keeps the file open: reading continues after a rename, like ``tail -f``. Waits for a missing file."""
-
-    def version(self) -> str:
-        return __version__
 
     def start(self, props: dict[str, str]) -> None:
         config = AbstractConfig(SOURCE_CONFIG, props)
@@ -296,11 +290,8 @@ SINK_CONFIG: Final = ConfigDef().define(
 )
 
 
-class FileStreamSinkConnector(SinkConnector):
+class FileStreamSinkConnector(Versioned, SinkConnector):
     """Runs as many tasks as tasks.max; they share the file."""
-
-    def version(self) -> str:
-        return __version__
 
     def start(self, props: dict[str, str]) -> None:
         self._props = props
@@ -325,11 +316,8 @@ class FileStreamSinkConnector(SinkConnector):
         return True
 
 
-class FileStreamSinkTask(SinkTask):
+class FileStreamSinkTask(Versioned, SinkTask):
     """Appends to the file; when `put` returns, its records have been passed to the operating system."""
-
-    def version(self) -> str:
-        return __version__
 
     def start(self, props: dict[str, str]) -> None:
         self._filename: str | None = AbstractConfig(SINK_CONFIG, props).get("file") or None
