@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -39,10 +40,9 @@ class TypedKeys:
         value = self.text(key, "")
         if not value:
             return default
-        try:
-            number = int(value)
-        except ValueError:
-            raise ConfigException(key, value, "Not a number of type INT or LONG") from None
+        if not re.fullmatch(r"[+-]?\d+", value):  # as Java: int() accepts underscores, too
+            raise ConfigException(key, value, "Not a number of type INT or LONG")
+        number = int(value)
         if number < low:
             raise ConfigException(key, value, f"Value must be at least {low}")
         if high is not None and number > high:
