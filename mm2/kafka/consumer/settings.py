@@ -10,7 +10,7 @@ from typing import Final, Self
 from mm2.config.configdef import ConfigException
 from mm2.kafka.consumer.assignors import BUILT_IN, Assignor
 from mm2.kafka.settings.client_settings import ClientSettings
-from mm2.kafka.settings.typed_keys import TypedKeys
+from mm2.kafka.settings.typed_keys import TypedKeys, setting
 from mm2.kafka.structs import EARLIEST, LATEST
 
 _DURATION: Final = re.compile(
@@ -67,21 +67,21 @@ class ConsumerSettings:
     #: Whether the coordinator assigns the partitions (``group.protocol=consumer``, KIP-848).
     server_assigned: bool = False
     #: The coordinator's assignor; None: the coordinator decides.
-    remote_assignor: str | None = None
-    group_instance_id: str | None = None
-    session_timeout_ms: int = 45_000
-    heartbeat_interval_ms: int = 3_000
-    max_poll_interval_ms: int = 300_000
-    max_poll_records: int = 500
-    fetch_min_bytes: int = 1
-    fetch_max_bytes: int = 52_428_800
-    fetch_max_wait_ms: int = 500
-    max_partition_fetch_bytes: int = 1_048_576
-    default_api_timeout_ms: int = 60_000
+    remote_assignor: str | None = setting(TypedKeys.optional, "group.remote.assignor")
+    group_instance_id: str | None = setting(TypedKeys.optional, "group.instance.id")
+    session_timeout_ms: int = setting(TypedKeys.integer, "session.timeout.ms", 45_000, low=1)
+    heartbeat_interval_ms: int = setting(TypedKeys.integer, "heartbeat.interval.ms", 3_000, low=1)
+    max_poll_interval_ms: int = setting(TypedKeys.integer, "max.poll.interval.ms", 300_000, low=1)
+    max_poll_records: int = setting(TypedKeys.integer, "max.poll.records", 500, low=1)
+    fetch_min_bytes: int = setting(TypedKeys.integer, "fetch.min.bytes", 1, low=0)
+    fetch_max_bytes: int = setting(TypedKeys.integer, "fetch.max.bytes", 52_428_800, low=0)
+    fetch_max_wait_ms: int = setting(TypedKeys.integer, "fetch.max.wait.ms", 500, low=0)
+    max_partition_fetch_bytes: int = setting(TypedKeys.integer, "max.partition.fetch.bytes", 1_048_576, low=0)
+    default_api_timeout_ms: int = setting(TypedKeys.integer, "default.api.timeout.ms", 60_000, low=0)
     read_committed: bool = False
-    check_crcs: bool = True
-    allow_auto_create_topics: bool = True
-    exclude_internal_topics: bool = True
+    check_crcs: bool = setting(TypedKeys.boolean, "check.crcs", True)
+    allow_auto_create_topics: bool = setting(TypedKeys.boolean, "allow.auto.create.topics", True)
+    exclude_internal_topics: bool = setting(TypedKeys.boolean, "exclude.internal.topics", True)
 
     @property
     def is_cooperative(self) -> bool:
@@ -103,23 +103,10 @@ class ConsumerSettings:
             client=ClientSettings.from_props(props),
             group_id=group_id,
             server_assigned=protocol == "consumer",
-            remote_assignor=keys.optional("group.remote.assignor"),
-            group_instance_id=keys.optional("group.instance.id"),
+            **keys.values_of(cls),
             assignors=_assignors(str(props.get("partition.assignment.strategy", "") or _DEFAULT_ASSIGNORS)),
             offset_reset=OffsetReset.parse(keys.text("auto.offset.reset", "latest").lower()),
-            session_timeout_ms=keys.integer("session.timeout.ms", 45_000, low=1),
-            heartbeat_interval_ms=keys.integer("heartbeat.interval.ms", 3_000, low=1),
-            max_poll_interval_ms=keys.integer("max.poll.interval.ms", 300_000, low=1),
-            max_poll_records=keys.integer("max.poll.records", 500, low=1),
-            fetch_min_bytes=keys.integer("fetch.min.bytes", 1, low=0),
-            fetch_max_bytes=keys.integer("fetch.max.bytes", 52_428_800, low=0),
-            fetch_max_wait_ms=keys.integer("fetch.max.wait.ms", 500, low=0),
-            max_partition_fetch_bytes=keys.integer("max.partition.fetch.bytes", 1_048_576, low=0),
-            default_api_timeout_ms=keys.integer("default.api.timeout.ms", 60_000, low=0),
             read_committed=isolation == _ISOLATION[1],
-            check_crcs=keys.boolean("check.crcs", True),
-            allow_auto_create_topics=keys.boolean("allow.auto.create.topics", True),
-            exclude_internal_topics=keys.boolean("exclude.internal.topics", True),
         )
         if settings.heartbeat_interval_ms >= settings.session_timeout_ms:
             raise ConfigException(
