@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, Final, TextIO
 
 import structlog
 
+from mm2 import __version__
 from mm2.config.configdef import AbstractConfig, ConfigDef, Importance, Type, non_empty
 from mm2.connect.api import (
     ConnectError,
@@ -29,7 +30,6 @@ from mm2.connect.api import (
     TopicPartition,
 )
 from mm2.connect.data.schema import STRING_SCHEMA
-from mm2.connect.verifiable import Versioned
 
 log = structlog.get_logger(__name__)
 
@@ -104,8 +104,11 @@ SOURCE_CONFIG: Final = (
 )
 
 
-class FileStreamSourceConnector(Versioned, SourceConnector):
+class FileStreamSourceConnector(SourceConnector):
     """One task, regardless of tasks.max: a file has one reader."""
+
+    def version(self) -> str:
+        return __version__
 
     def start(self, props: dict[str, str]) -> None:
         self._props = props
@@ -155,8 +158,11 @@ class FileStreamSourceConnector(Versioned, SourceConnector):
         return True
 
 
-class FileStreamSourceTask(Versioned, SourceTask):
+class FileStreamSourceTask(SourceTask):
     """Keeps the file open: reading continues after a rename, like ``tail -f``. Waits for a missing file."""
+
+    def version(self) -> str:
+        return __version__
 
     def start(self, props: dict[str, str]) -> None:
         config = AbstractConfig(SOURCE_CONFIG, props)
@@ -290,8 +296,11 @@ SINK_CONFIG: Final = ConfigDef().define(
 )
 
 
-class FileStreamSinkConnector(Versioned, SinkConnector):
+class FileStreamSinkConnector(SinkConnector):
     """Runs as many tasks as tasks.max; they share the file."""
+
+    def version(self) -> str:
+        return __version__
 
     def start(self, props: dict[str, str]) -> None:
         self._props = props
@@ -316,8 +325,11 @@ class FileStreamSinkConnector(Versioned, SinkConnector):
         return True
 
 
-class FileStreamSinkTask(Versioned, SinkTask):
+class FileStreamSinkTask(SinkTask):
     """Appends to the file; when `put` returns, its records have been passed to the operating system."""
+
+    def version(self) -> str:
+        return __version__
 
     def start(self, props: dict[str, str]) -> None:
         self._filename: str | None = AbstractConfig(SINK_CONFIG, props).get("file") or None
