@@ -49,13 +49,17 @@ def with_id(definition: ConfigDef) -> ConfigDef:
     )
 
 
-class NumberingConnector(Connector):
-    """Runs tasks.max tasks and passes each its number (``id``, from 0)."""
-
-    CONFIG: ClassVar[ConfigDef]
+class Versioned:
+    """Connectors and tasks with the version of this project."""
 
     def version(self) -> str:
         return __version__
+
+
+class NumberingConnector(Versioned, Connector):
+    """Runs tasks.max tasks and passes each its number (``id``, from 0)."""
+
+    CONFIG: ClassVar[ConfigDef]
 
     def start(self, props: dict[str, str]) -> None:
         self._props = props
@@ -113,25 +117,24 @@ def now_ms() -> int:
     return int(time.time() * 1000)
 
 
-_COUNTING_CONFIG: Final = (
-    ConfigDef()
-    .define("topic", Type.STRING, validator=non_empty(), importance=Importance.HIGH, doc="The topic of the records.")
-    .define(
-        "throughput",
-        Type.LONG,
-        -1,
-        None,
-        Importance.MEDIUM,
-        "Maximum number of records per second and task; -1 = unlimited.",
-    )
-    .define(
-        "complete.record.data",
-        Type.BOOLEAN,
-        False,
-        None,
-        Importance.LOW,
-        "Values are structs with name, task, topic, time_ms and seqno, not only the number.",
-    )
+_TOPIC_CONFIG: Final = ConfigDef().define(
+    "topic", Type.STRING, validator=non_empty(), importance=Importance.HIGH, doc="The topic of the records."
+)
+_THROUGHPUT_CONFIG: Final = ConfigDef().define(
+    "throughput",
+    Type.LONG,
+    -1,
+    None,
+    Importance.MEDIUM,
+    "Maximum number of records per second and task; -1 = unlimited.",
+)
+_COUNTING_CONFIG: Final = ConfigDef(_TOPIC_CONFIG, _THROUGHPUT_CONFIG).define(
+    "complete.record.data",
+    Type.BOOLEAN,
+    False,
+    None,
+    Importance.LOW,
+    "Values are structs with name, task, topic, time_ms and seqno, not only the number.",
 )
 _COUNTING_TASK_CONFIG: Final = with_id(_COUNTING_CONFIG)
 
@@ -146,6 +149,30 @@ _COMPLETE: Final = (
 )
 
 
+class _CountingTask(Versioned, SourceTask):
+    """Continues after its committed offset ``{"seqno": n}``."""
+
+    CONFIG: ClassVar[ConfigDef]
+
+    def start(self, props: dict[str, str]) -> None:
+        self._config = AbstractConfig(self.CONFIG, props)
+        self._id, self._topic = self._config.int("id"), self._config.str("topic")
+        self._partition = {"id": self._id}
+        (offset,) = self.context.offset_reader.offsets([self._partition])
+        self._next = self._first = 0 if offset is None else int(offset["seqno"]) + 1
+        self._pace = Throttler(self._config.int("throughput"))
+
+    def _is_due(self) -> bool:
+        """Whether one more record is within the limit, after waiting for that."""
+        sent = self._next - self._first
+        if self._pace.is_ahead(sent):
+            self._pace.keep(sent)
+        return not self._pace.is_ahead(sent)
+
+    def stop(self) -> None:
+        self._pace.stop()
+
+
 class VerifiableSourceConnector(NumberingConnector, SourceConnector):
     """Runs tasks.max tasks, each with its own counter."""
 
@@ -155,35 +182,20 @@ class VerifiableSourceConnector(NumberingConnector, SourceConnector):
         return VerifiableSourceTask
 
 
-class VerifiableSourceTask(SourceTask):
-    """Continues after its committed offset ``{"seqno": n}``; prints sent and acknowledged records on stdout."""
+class VerifiableSourceTask(_CountingTask):
+    """Prints sent and acknowledged records on stdout."""
 
-    def version(self) -> str:
-        return __version__
+    CONFIG = _COUNTING_TASK_CONFIG
 
     def start(self, props: dict[str, str]) -> None:
-        config = AbstractConfig(_COUNTING_TASK_CONFIG, props)
+        super().start(props)
         self._name = props.get("name", "")
-        self._id, self._topic = config.int("id"), config.str("topic")
-        self._complete = config.bool("complete.record.data")
-        self._partition = {"id": self._id}
-        (offset,) = self.context.offset_reader.offsets([self._partition])
-        self._next = self._first = 0 if offset is None else int(offset["seqno"]) + 1
-        self._pace = Throttler(config.int("throughput"))
+        self._complete = self._config.bool("complete.record.data")
 
     def poll(self) -> list[SourceRecord] | None:
-        sent = self._next - self._first
-        if self._pace.is_ahead(sent):
-            self._pace.keep(sent)
-            if self._pace.is_ahead(sent):
-                return None
-        data: dict[str, Any] = {
-            "name": self._name,
-            "task": self._id,
-            "topic": self._topic,
-            "time_ms": now_ms(),
-            "seqno": self._next,
-        }
+        if not self._is_due():
+            return None
+        data = self._event(self._next)
         print_event(data)
         record = SourceRecord(
             self._partition,
@@ -199,32 +211,17 @@ class VerifiableSourceTask(SourceTask):
         return [record]
 
     def commit_record(self, record: SourceRecord, metadata: RecordMetadata | None) -> None:
-        print_event(
-            {
-                "name": self._name,
-                "task": self._id,
-                "topic": self._topic,
-                "time_ms": now_ms(),
-                "seqno": (record.source_offset or {}).get("seqno"),
-                "committed": True,
-            }
-        )
+        print_event({**self._event((record.source_offset or {}).get("seqno")), "committed": True})
 
-    def stop(self) -> None:
-        self._pace.stop()
+    def _event(self, number: object) -> dict[str, Any]:
+        return {"name": self._name, "task": self._id, "topic": self._topic, "time_ms": now_ms(), "seqno": number}
 
 
 _SCHEMA_CONFIG: Final = (
-    ConfigDef()
-    .define("topic", Type.STRING, validator=non_empty(), importance=Importance.HIGH, doc="The topic of the records.")
-    .define("num.messages", Type.LONG, importance=Importance.HIGH, doc="Number of records per task.")
-    .define(
-        "throughput",
-        Type.LONG,
-        -1,
-        None,
-        Importance.MEDIUM,
-        "Maximum number of records per second and task; -1 = unlimited.",
+    ConfigDef(
+        _TOPIC_CONFIG,
+        ConfigDef().define("num.messages", Type.LONG, importance=Importance.HIGH, doc="Number of records per task."),
+        _THROUGHPUT_CONFIG,
     )
     .define(
         "multiple.schema",
@@ -268,32 +265,24 @@ class SchemaSourceConnector(NumberingConnector, SourceConnector):
         return SchemaSourceTask
 
 
-class SchemaSourceTask(SourceTask):
-    """Continues after its committed offset ``{"seqno": n}``."""
+class SchemaSourceTask(_CountingTask):
+    """Returns ``num.messages`` records."""
 
-    def version(self) -> str:
-        return __version__
+    CONFIG = _SCHEMA_TASK_CONFIG
 
     def start(self, props: dict[str, str]) -> None:
-        config = AbstractConfig(_SCHEMA_TASK_CONFIG, props)
-        self._id, self._topic = config.int("id"), config.str("topic")
-        self._most, self._two = config.int("num.messages"), config.bool("multiple.schema")
-        self._partitions = max(1, config.int("partition.count"))
-        self._partition = {"id": self._id}
-        (offset,) = self.context.offset_reader.offsets([self._partition])
-        self._next = 0 if offset is None else int(offset["seqno"]) + 1
-        self._made = 0
-        self._pace = Throttler(config.int("throughput"))
+        super().start(props)
+        self._most, self._two = self._config.int("num.messages"), self._config.bool("multiple.schema")
+        self._partitions = max(1, self._config.int("partition.count"))
 
     def poll(self) -> list[SourceRecord] | None:
-        if self._made >= self._most:
+        made = self._next - self._first
+        if made >= self._most:
             self._pace.rest()
             return []
-        if self._pace.is_ahead(self._made):
-            self._pace.keep(self._made)
-            if self._pace.is_ahead(self._made):
-                return None
-        second = self._two and self._made % 2 == 1
+        if not self._is_due():
+            return None
+        second = self._two and made % 2 == 1
         schema = _SECOND if second else _FIRST
         values: dict[str, Any] = {
             "boolean": True,
@@ -319,11 +308,7 @@ class SchemaSourceTask(SourceTask):
             value_schema=schema,
         )
         self._next += 1
-        self._made += 1
         return [record]
-
-    def stop(self) -> None:
-        self._pace.stop()
 
 
 _SINK_TASK_CONFIG: Final = with_id(ConfigDef())
@@ -338,11 +323,8 @@ class VerifiableSinkConnector(NumberingConnector, SinkConnector):
         return VerifiableSinkTask
 
 
-class VerifiableSinkTask(SinkTask):
+class VerifiableSinkTask(Versioned, SinkTask):
     """Prints each record twice: when it is put, and when it is flushed."""
-
-    def version(self) -> str:
-        return __version__
 
     def start(self, props: dict[str, str]) -> None:
         self._name = props.get("name", "")
@@ -394,10 +376,7 @@ class MockFailure(RuntimeError):
     """The configured failure."""
 
 
-class _Mock(Connector):
-    def version(self) -> str:
-        return __version__
-
+class _Mock(Versioned, Connector):
     def start(self, props: dict[str, str]) -> None:
         self._props = props
         self._timer: threading.Timer | None = None
@@ -447,11 +426,8 @@ class _Fuse:
             raise MockFailure("mock_mode=task-failure")
 
 
-class MockSourceTask(SourceTask):
+class MockSourceTask(Versioned, SourceTask):
     """Returns no records."""
-
-    def version(self) -> str:
-        return __version__
 
     def start(self, props: dict[str, str]) -> None:
         self._fuse = _Fuse(props)
@@ -464,11 +440,8 @@ class MockSourceTask(SourceTask):
         return
 
 
-class MockSinkTask(SinkTask):
+class MockSinkTask(Versioned, SinkTask):
     """Discards all records."""
-
-    def version(self) -> str:
-        return __version__
 
     def start(self, props: dict[str, str]) -> None:
         self._fuse = _Fuse(props)

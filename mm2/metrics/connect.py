@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mm2.metrics.metric import Metric, MetricType
+from mm2.metrics.metric import Metric, MetricType, kind_of
 
 FLOW_LABELS: Final = ("source", "target")
 _CONNECTOR: Final = ("connector",)
@@ -16,10 +16,7 @@ _TASK: Final = ("connector", "task")
 
 
 def _gauges(prefix: str, labels: tuple[str, ...], texts: dict[str, str]) -> dict[str, Metric]:
-    return {
-        name: Metric(prefix + name, MetricType.COUNTER if name.endswith("_total") else MetricType.GAUGE, text, labels)
-        for name, text in texts.items()
-    }
+    return {name: Metric(prefix + name, kind_of(name), text, labels) for name, text in texts.items()}
 
 
 WORKER: Final = _gauges(

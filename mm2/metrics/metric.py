@@ -27,19 +27,22 @@ class Cardinality(StrEnum):
     FLOW = "flow"
 
 
+def kind_of(name: str) -> MetricType:
+    """The type of a metric that is not a histogram."""
+    return MetricType.COUNTER if name.endswith("_total") else MetricType.GAUGE
+
+
 @dataclass(frozen=True, slots=True)
 class Metric:
     """A metric.
 
-    ``labels`` are in the order of their values. ``help`` is one sentence. ``is_partitions``: there is one series per
-    partition, or fewer according to `Cardinality`. ``evidence``: what was read before it has a series.
+    ``labels`` are in the order of their values. ``help`` is one sentence. ``evidence``: what was read before it has a series.
     """
 
     name: str
     kind: MetricType
     help: str
     labels: tuple[str, ...] = ()
-    is_partitions: bool = False
     evidence: tuple[Evidence, ...] = ()
 
     def __post_init__(self) -> None:

@@ -37,10 +37,7 @@ _NEW: Final = "kafka_connect_plugins_"
 def _metrics(
     prefix: str, labels: tuple[str, ...], attributes: Mapping[str, str] = SOURCE_ATTRIBUTES
 ) -> dict[str, Metric]:
-    return {
-        name: Metric(prefix + name, MetricType.GAUGE, text, labels, is_partitions=True)
-        for name, text in attributes.items()
-    }
+    return {name: Metric(prefix + name, MetricType.GAUGE, text, labels) for name, text in attributes.items()}
 
 
 LEGACY_SOURCE: Final = _metrics(_LEGACY, _PLACE)
@@ -64,7 +61,6 @@ CONSUMER_LAG: Final = Metric(
     MetricType.GAUGE,
     "Offsets between the position and the log end offset of the source, for partitions that this process copies; topic is the name on the source.",
     ("clientid", "topic", "partition"),
-    is_partitions=True,
 )
 INCOMING: Final = Metric(
     "kafka_consumer_incoming_byte_total",

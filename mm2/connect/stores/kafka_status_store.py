@@ -5,14 +5,13 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import structlog
 
-from mm2.connect.stores.config_state import ConnectorTaskId
 from mm2.connect.stores.internal_topic import InternalLog, InternalTopic
-from mm2.connect.stores.status_store import Status, StatusEntry, StatusFold, StatusStore, TopicStatus, topic_key
+from mm2.connect.stores.status_store import Status, StatusEntry, StatusStore, TopicStatus, topic_key
 from mm2.kafka.backoff import Backoff
 from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.errors import KafkaFailure
@@ -38,11 +37,11 @@ class KafkaStatusStore(StatusStore):
     """Reads are served from memory. Writes are queued for the store's own thread, so they never block a task."""
 
     def __init__(self, cluster: Cluster, topic: InternalTopic, *, start_timeout_s: float) -> None:
-        self._fold = StatusFold()
+        super().__init__()
         self._log = InternalLog(
             cluster,
             topic,
-            on_record=lambda record: self._fold.apply(record.key, record.value),
+            on_record=lambda record: self.apply(record.key, record.value),
             start_timeout_s=start_timeout_s,
         )
         self._queue: deque[_Write] = deque()
@@ -89,38 +88,10 @@ class KafkaStatusStore(StatusStore):
         with self._news:
             return self._news.wait_for(lambda: not self._queue and not self._sending, timeout_s)
 
-    def connector(self, name: str) -> Status | None:
-        """Last status of a connector."""
-        return self._fold.connector(name)
-
-    def task(self, task: ConnectorTaskId) -> Status | None:
-        """Last status of a task."""
-        return self._fold.task(task)
-
-    def tasks(self, connector: str) -> list[Status]:
-        """Statuses of all tasks of a connector, in order."""
-        return self._fold.tasks(connector)
-
-    def connectors(self) -> set[str]:
-        """Connectors with a status of their own or of a task."""
-        return self._fold.connectors()
-
-    def topics(self, connector: str) -> Mapping[str, TopicStatus]:
-        """Topics that a connector has used."""
-        return self._fold.topics(connector)
-
-    def topic(self, connector: str, topic: str) -> TopicStatus | None:
-        """The status of one topic of :meth:`topics`."""
-        return self._fold.topic(connector, topic)
-
-    def connectors_with_topics(self) -> set[str]:
-        """Connectors that have used a topic."""
-        return self._fold.connectors_with_topics()
-
     def _put(self, status: Status, *, safe: bool) -> None:
-        with self._fold.lock:
+        with self.lock:
             self._generation = status.generation
-            entry = self._fold.entry(status.id)
+            entry = self.entry(status.id)
             if safe and not entry.allows(status):
                 return
             entry.sequence += 1
@@ -194,7 +165,7 @@ class KafkaStatusStore(StatusStore):
         """
         if write.status is None or write.entry is None:
             return True
-        with self._fold.lock:
+        with self.lock:
             if write.entry.deleted or write.entry.sequence != write.sequence:
                 return False
             is_current = write.status.generation == self._generation

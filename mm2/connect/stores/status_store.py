@@ -264,7 +264,7 @@ def _text(value: Any) -> str:
     return str(value).encode(errors="replace").decode()
 
 
-class StatusStore(ABC):
+class StatusStore(StatusFold, ABC):
     """Latest status of connectors, tasks and the topics they use. Thread-safe; only documented methods block."""
 
     @abstractmethod
@@ -295,51 +295,14 @@ class StatusStore(ABC):
     def flush(self, timeout_s: float) -> bool:
         """Wait until all queued statuses are written; False after ``timeout_s``."""
 
-    @abstractmethod
-    def connector(self, name: str) -> Status | None:
-        """Last status of a connector."""
-
-    @abstractmethod
-    def task(self, task: ConnectorTaskId) -> Status | None:
-        """Last status of a task."""
-
-    @abstractmethod
-    def tasks(self, connector: str) -> list[Status]:
-        """Statuses of all tasks of a connector, in order."""
-
-    @abstractmethod
-    def connectors(self) -> set[str]:
-        """Connectors with a status of their own or of a task."""
-
-    @abstractmethod
-    def topics(self, connector: str) -> Mapping[str, TopicStatus]:
-        """Topics that a connector has used."""
-
-    @abstractmethod
-    def topic(self, connector: str, topic: str) -> TopicStatus | None:
-        """The status of one topic of :meth:`topics`."""
-
-    @abstractmethod
-    def connectors_with_topics(self) -> set[str]:
-        """Connectors that have used a topic."""
-
 
 def now_ms() -> int:
     """Milliseconds since the epoch."""
     return int(time.time() * 1000)
 
 
-K = TypeVar("K")
-
-
 class MemoryStatusStore(StatusStore):
     """The last write is always valid: there is one worker and one generation."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._connectors: dict[str, Status] = {}
-        self._tasks: dict[ConnectorTaskId, Status] = {}
-        self._topics: dict[str, dict[str, TopicStatus]] = {}
 
     def start(self) -> None:
         return
@@ -348,57 +311,24 @@ class MemoryStatusStore(StatusStore):
         return
 
     def put(self, status: Status) -> None:
-        with self._lock:
-            if isinstance(status.id, ConnectorTaskId):
-                _store(self._tasks, status.id, status)
+        with self.lock:
+            if status.state is not State.DESTROYED:
+                self.entry(status.id).value = status
+            elif isinstance(status.id, ConnectorTaskId):
+                self._tables.tasks.pop(status.id, None)
             else:
-                _store(self._connectors, status.id, status)
+                self._tables.connectors.pop(status.id, None)
 
     def put_safe(self, status: Status) -> None:
         self.put(status)
 
     def put_topic(self, status: TopicStatus) -> None:
-        with self._lock:
-            self._topics.setdefault(status.connector, {})[status.topic] = status
+        with self.lock:
+            self._tables.topics.setdefault(status.connector, {})[status.topic] = status
 
     def delete_topic(self, connector: str, topic: str) -> None:
-        with self._lock:
-            self._topics.get(connector, {}).pop(topic, None)
+        with self.lock:
+            self._tables.topics.get(connector, {}).pop(topic, None)
 
     def flush(self, timeout_s: float) -> bool:
         return True
-
-    def connector(self, name: str) -> Status | None:
-        with self._lock:
-            return self._connectors.get(name)
-
-    def task(self, task: ConnectorTaskId) -> Status | None:
-        with self._lock:
-            return self._tasks.get(task)
-
-    def tasks(self, connector: str) -> list[Status]:
-        with self._lock:
-            return [status for task, status in sorted(self._tasks.items()) if task.connector == connector]
-
-    def connectors(self) -> set[str]:
-        with self._lock:
-            return {*self._connectors, *(task.connector for task in self._tasks)}
-
-    def topics(self, connector: str) -> Mapping[str, TopicStatus]:
-        with self._lock:
-            return dict(self._topics.get(connector, {}))
-
-    def topic(self, connector: str, topic: str) -> TopicStatus | None:
-        with self._lock:
-            return self._topics.get(connector, {}).get(topic)
-
-    def connectors_with_topics(self) -> set[str]:
-        with self._lock:
-            return {connector for connector, topics in self._topics.items() if topics}
-
-
-def _store(table: dict[K, Status], key: K, status: Status) -> None:
-    if status.state is State.DESTROYED:
-        table.pop(key, None)
-    else:
-        table[key] = status

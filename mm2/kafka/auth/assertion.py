@@ -6,16 +6,14 @@ the times.
 
 from __future__ import annotations
 
-import base64
 import json
 import time
 import uuid
 from typing import Any, Final
 
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
-from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from jwt import InvalidKeyError, PyJWS
+from jwt.utils import base64url_encode
 
 from mm2.config.files.regular_file import UnusableFile, read_text_file
 from mm2.kafka.settings.assertion_settings import Assertion
@@ -44,25 +42,24 @@ def assertion_text(assertion: Assertion) -> str:
         **({"jti": str(uuid.uuid4())} if assertion.jti_include else {}),
     }
     header = {**template.get("header", {}), "alg": assertion.algorithm, "typ": "JWT"}
-    text = ".".join(_base64url(json.dumps(part).encode()) for part in (header, payload))
-    return f"{text}.{_base64url(_signature(assertion, text.encode()))}"
+    text = b".".join(base64url_encode(json.dumps(part).encode()) for part in (header, payload))
+    return b".".join((text, base64url_encode(_signature(assertion, text)))).decode()
 
 
 def _signature(assertion: Assertion, text: bytes) -> bytes:
     path = assertion.private_key_file or ""
     passphrase = assertion.private_key_passphrase
     try:
-        key = load_pem_private_key(_read(path).encode(), passphrase.encode() if passphrase else None)
+        key: Any = load_pem_private_key(_read(path).encode(), passphrase.encode() if passphrase else None)
     except (ValueError, TypeError):
         raise AssertionFailure(
             f"the private key file {path} has no key in PEM (PKCS8), or its passphrase is wrong"
         ) from None
-    if assertion.algorithm == "RS256" and isinstance(key, rsa.RSAPrivateKey):
-        return key.sign(text, padding.PKCS1v15(), hashes.SHA256())
-    if assertion.algorithm == "ES256" and isinstance(key, ec.EllipticCurvePrivateKey) and key.key_size == 256:
-        r, s = decode_dss_signature(key.sign(text, ec.ECDSA(hashes.SHA256())))
-        return r.to_bytes(32) + s.to_bytes(32)
-    raise AssertionFailure(f"the key in {path} is not one for {assertion.algorithm}")
+    algorithm = PyJWS().get_algorithm_by_name(assertion.algorithm)
+    try:
+        return algorithm.sign(text, algorithm.prepare_key(key))
+    except (TypeError, InvalidKeyError):
+        raise AssertionFailure(f"the key in {path} is not one for {assertion.algorithm}") from None
 
 
 def _template(path: str | None) -> dict[str, dict[str, Any]]:
@@ -84,7 +81,3 @@ def _read(path: str) -> str:
         raise AssertionFailure(f"the file {path} cannot be read: it is not text") from error
     except UnusableFile as error:
         raise AssertionFailure(f"the file {path} {error}") from error
-
-
-def _base64url(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")

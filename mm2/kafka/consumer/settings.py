@@ -10,6 +10,7 @@ from typing import Final, Self
 from mm2.config.configdef import ConfigException
 from mm2.kafka.consumer.assignors import BUILT_IN, Assignor
 from mm2.kafka.settings.client_settings import ClientSettings
+from mm2.kafka.settings.typed_keys import TypedKeys, setting
 from mm2.kafka.structs import EARLIEST, LATEST
 
 _DURATION: Final = re.compile(
@@ -66,21 +67,21 @@ class ConsumerSettings:
     #: Whether the coordinator assigns the partitions (``group.protocol=consumer``, KIP-848).
     server_assigned: bool = False
     #: The coordinator's assignor; None: the coordinator decides.
-    remote_assignor: str | None = None
-    group_instance_id: str | None = None
-    session_timeout_ms: int = 45_000
-    heartbeat_interval_ms: int = 3_000
-    max_poll_interval_ms: int = 300_000
-    max_poll_records: int = 500
-    fetch_min_bytes: int = 1
-    fetch_max_bytes: int = 52_428_800
-    fetch_max_wait_ms: int = 500
-    max_partition_fetch_bytes: int = 1_048_576
-    default_api_timeout_ms: int = 60_000
+    remote_assignor: str | None = setting(TypedKeys.optional, "group.remote.assignor")
+    group_instance_id: str | None = setting(TypedKeys.optional, "group.instance.id")
+    session_timeout_ms: int = setting(TypedKeys.integer, "session.timeout.ms", 45_000, low=1)
+    heartbeat_interval_ms: int = setting(TypedKeys.integer, "heartbeat.interval.ms", 3_000, low=1)
+    max_poll_interval_ms: int = setting(TypedKeys.integer, "max.poll.interval.ms", 300_000, low=1)
+    max_poll_records: int = setting(TypedKeys.integer, "max.poll.records", 500, low=1)
+    fetch_min_bytes: int = setting(TypedKeys.integer, "fetch.min.bytes", 1, low=0)
+    fetch_max_bytes: int = setting(TypedKeys.integer, "fetch.max.bytes", 52_428_800, low=0)
+    fetch_max_wait_ms: int = setting(TypedKeys.integer, "fetch.max.wait.ms", 500, low=0)
+    max_partition_fetch_bytes: int = setting(TypedKeys.integer, "max.partition.fetch.bytes", 1_048_576, low=0)
+    default_api_timeout_ms: int = setting(TypedKeys.integer, "default.api.timeout.ms", 60_000, low=0)
     read_committed: bool = False
-    check_crcs: bool = True
-    allow_auto_create_topics: bool = True
-    exclude_internal_topics: bool = True
+    check_crcs: bool = setting(TypedKeys.boolean, "check.crcs", True)
+    allow_auto_create_topics: bool = setting(TypedKeys.boolean, "allow.auto.create.topics", True)
+    exclude_internal_topics: bool = setting(TypedKeys.boolean, "exclude.internal.topics", True)
 
     @property
     def is_cooperative(self) -> bool:
@@ -90,34 +91,22 @@ class ConsumerSettings:
     @classmethod
     def from_props(cls, props: Mapping[str, str]) -> Self:
         """Settings from unprefixed keys. Raises ConfigException naming the key and the value."""
-        group_id = str(props.get("group.id", "")).strip()
+        keys = TypedKeys(props)
+        group_id = keys.text("group.id", "")
         if not group_id:
             raise ConfigException("group.id", props.get("group.id"), "a consumer that subscribes needs one")
         protocol = _protocol(props)
-        isolation = str(props.get("isolation.level", _ISOLATION[0])).strip().lower()
+        isolation = keys.text("isolation.level", _ISOLATION[0]).lower()
         if isolation not in _ISOLATION:
             raise ConfigException("isolation.level", isolation, f"must be one of {', '.join(_ISOLATION)}")
         settings = cls(
             client=ClientSettings.from_props(props),
             group_id=group_id,
             server_assigned=protocol == "consumer",
-            remote_assignor=str(props.get("group.remote.assignor", "")).strip() or None,
-            group_instance_id=str(props.get("group.instance.id", "")).strip() or None,
+            **keys.values_of(cls),
             assignors=_assignors(str(props.get("partition.assignment.strategy", "") or _DEFAULT_ASSIGNORS)),
-            offset_reset=OffsetReset.parse(str(props.get("auto.offset.reset", "latest")).strip().lower()),
-            session_timeout_ms=_integer(props, "session.timeout.ms", 45_000, 1),
-            heartbeat_interval_ms=_integer(props, "heartbeat.interval.ms", 3_000, 1),
-            max_poll_interval_ms=_integer(props, "max.poll.interval.ms", 300_000, 1),
-            max_poll_records=_integer(props, "max.poll.records", 500, 1),
-            fetch_min_bytes=_integer(props, "fetch.min.bytes", 1, 0),
-            fetch_max_bytes=_integer(props, "fetch.max.bytes", 52_428_800, 0),
-            fetch_max_wait_ms=_integer(props, "fetch.max.wait.ms", 500, 0),
-            max_partition_fetch_bytes=_integer(props, "max.partition.fetch.bytes", 1_048_576, 0),
-            default_api_timeout_ms=_integer(props, "default.api.timeout.ms", 60_000, 0),
+            offset_reset=OffsetReset.parse(keys.text("auto.offset.reset", "latest").lower()),
             read_committed=isolation == _ISOLATION[1],
-            check_crcs=_boolean(props, "check.crcs", True),
-            allow_auto_create_topics=_boolean(props, "allow.auto.create.topics", True),
-            exclude_internal_topics=_boolean(props, "exclude.internal.topics", True),
         )
         if settings.heartbeat_interval_ms >= settings.session_timeout_ms:
             raise ConfigException(
@@ -137,24 +126,6 @@ def _protocol(props: Mapping[str, str]) -> str:
     if refused:
         raise ConfigException(f"{', '.join(refused)} cannot be set when group.protocol={protocol.upper()}")
     return protocol
-
-
-def _integer(props: Mapping[str, str], key: str, default: int, low: int) -> int:
-    text = str(props.get(key, "")).strip()
-    if not text:
-        return default
-    if not re.fullmatch(r"[+-]?\d+", text):
-        raise ConfigException(key, text, "Not a number of type INT")
-    if int(text) < low:
-        raise ConfigException(key, text, f"Value must be at least {low}")
-    return int(text)
-
-
-def _boolean(props: Mapping[str, str], key: str, default: bool) -> bool:
-    text = str(props.get(key, "")).strip().lower()
-    if text not in {"", "true", "false"}:
-        raise ConfigException(key, text, "Expected value to be either true or false")
-    return text == "true" if text else default
 
 
 def _assignors(text: str) -> tuple[type[Assignor], ...]:

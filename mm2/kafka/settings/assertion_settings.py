@@ -6,12 +6,12 @@ a configuration from outside could otherwise make the process read any file or U
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from mm2.config.configdef import ConfigException
 from mm2.config.files.java_options import system_property
-from mm2.kafka.settings.typed_keys import TypedKeys
+from mm2.kafka.settings.typed_keys import TypedKeys, setting
 
 ALLOWED_URLS: Final = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
 ALLOWED_FILES: Final = "org.apache.kafka.sasl.oauthbearer.allowed.files"
@@ -24,17 +24,17 @@ _SECONDS_A_DAY: Final = 86_400
 class Assertion:
     """The `sasl.oauthbearer.assertion.*` keys: either a `file` with the assertion, or a key to sign one, and its claims."""
 
-    file: str | None = None
-    algorithm: str = "RS256"
-    private_key_file: str | None = None
-    private_key_passphrase: str | None = field(default=None, repr=False)
-    template_file: str | None = None
-    audience: str | None = None
-    issuer: str | None = None
-    subject: str | None = None
-    exp_seconds: int = 300
-    nbf_seconds: int = 60
-    jti_include: bool = False
+    file: str | None = setting(TypedKeys.optional, f"{_PREFIX}file")
+    algorithm: str = setting(TypedKeys.choice, f"{_PREFIX}algorithm", ALGORITHMS[0], ALGORITHMS, upper=True)
+    private_key_file: str | None = setting(TypedKeys.optional, f"{_PREFIX}private.key.file")
+    private_key_passphrase: str | None = setting(TypedKeys.secret, f"{_PREFIX}private.key.passphrase")
+    template_file: str | None = setting(TypedKeys.optional, f"{_PREFIX}template.file")
+    audience: str | None = setting(TypedKeys.optional, f"{_PREFIX}claim.aud")
+    issuer: str | None = setting(TypedKeys.optional, f"{_PREFIX}claim.iss")
+    subject: str | None = setting(TypedKeys.optional, f"{_PREFIX}claim.sub")
+    exp_seconds: int = setting(TypedKeys.integer, f"{_PREFIX}claim.exp.seconds", 300, low=0, high=_SECONDS_A_DAY)
+    nbf_seconds: int = setting(TypedKeys.integer, f"{_PREFIX}claim.nbf.seconds", 60, low=0, high=3_600)
+    jti_include: bool = setting(TypedKeys.boolean, f"{_PREFIX}claim.jti.include", False)
 
 
 def read_assertion(keys: TypedKeys, *, is_required: bool) -> Assertion | None:
@@ -42,19 +42,7 @@ def read_assertion(keys: TypedKeys, *, is_required: bool) -> Assertion | None:
 
     Raises ConfigException, also for a file that is not allowed.
     """
-    assertion = Assertion(
-        file=keys.optional(f"{_PREFIX}file"),
-        algorithm=keys.choice(f"{_PREFIX}algorithm", ALGORITHMS[0], ALGORITHMS, upper=True),
-        private_key_file=keys.optional(f"{_PREFIX}private.key.file"),
-        private_key_passphrase=keys.secret(f"{_PREFIX}private.key.passphrase"),
-        template_file=keys.optional(f"{_PREFIX}template.file"),
-        audience=keys.optional(f"{_PREFIX}claim.aud"),
-        issuer=keys.optional(f"{_PREFIX}claim.iss"),
-        subject=keys.optional(f"{_PREFIX}claim.sub"),
-        exp_seconds=keys.integer(f"{_PREFIX}claim.exp.seconds", 300, low=0, high=_SECONDS_A_DAY),
-        nbf_seconds=keys.integer(f"{_PREFIX}claim.nbf.seconds", 60, low=0, high=3_600),
-        jti_include=keys.boolean(f"{_PREFIX}claim.jti.include", False),
-    )
+    assertion = Assertion(**keys.values_of(Assertion))
     if not is_required and not assertion.file and not assertion.issuer:
         return None
     if assertion.file:

@@ -7,14 +7,14 @@ part of the data (executors need them) and of `to_json`, but never of a `repr`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Self
 
 from mm2.config.configdef import ConfigException
 from mm2.kafka.records.codec import DECOMPRESSION_MAX_BYTES
 from mm2.kafka.settings.ciphers import check_suites, check_versions
 from mm2.kafka.settings.sasl_settings import Sasl, read_sasl
-from mm2.kafka.settings.typed_keys import TypedKeys
+from mm2.kafka.settings.typed_keys import TypedKeys, setting
 
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _DEFAULT_ENGINE = "org.apache.kafka.common.security.ssl.DefaultSslEngineFactory"
@@ -31,19 +31,19 @@ class Tls:
     `endpoint_identification` "" disables host name verification.
     """
 
-    keystore_location: str | None = None
-    keystore_type: str = "JKS"
-    keystore_password: str | None = field(default=None, repr=False)
-    key_password: str | None = field(default=None, repr=False)
-    keystore_key: str | None = field(default=None, repr=False)
-    keystore_certificate_chain: str | None = field(default=None, repr=False)
-    truststore_location: str | None = None
-    truststore_type: str = "JKS"
-    truststore_password: str | None = field(default=None, repr=False)
-    truststore_certificates: str | None = field(default=None, repr=False)
-    endpoint_identification: str = "https"
-    enabled_protocols: tuple[str, ...] = ("TLSv1.2", "TLSv1.3")
-    cipher_suites: tuple[str, ...] = ()
+    keystore_location: str | None = setting(TypedKeys.optional, "ssl.keystore.location")
+    keystore_type: str = setting(TypedKeys.text, "ssl.keystore.type", "JKS")
+    keystore_password: str | None = setting(TypedKeys.secret, "ssl.keystore.password")
+    key_password: str | None = setting(TypedKeys.secret, "ssl.key.password")
+    keystore_key: str | None = setting(TypedKeys.secret, "ssl.keystore.key")
+    keystore_certificate_chain: str | None = setting(TypedKeys.secret, "ssl.keystore.certificate.chain")
+    truststore_location: str | None = setting(TypedKeys.optional, "ssl.truststore.location")
+    truststore_type: str = setting(TypedKeys.text, "ssl.truststore.type", "JKS")
+    truststore_password: str | None = setting(TypedKeys.secret, "ssl.truststore.password")
+    truststore_certificates: str | None = setting(TypedKeys.secret, "ssl.truststore.certificates")
+    endpoint_identification: str = setting(TypedKeys.text, "ssl.endpoint.identification.algorithm", "https")
+    enabled_protocols: tuple[str, ...] = setting(TypedKeys.names, "ssl.enabled.protocols", ("TLSv1.2", "TLSv1.3"))
+    cipher_suites: tuple[str, ...] = setting(TypedKeys.names, "ssl.cipher.suites", ())
 
     @property
     def has_key(self) -> bool:
@@ -67,23 +67,27 @@ class ClientSettings:
     bootstrap: tuple[tuple[str, int], ...]
     client_id: str = ""
     security_protocol: str = "PLAINTEXT"
-    request_timeout_ms: int = 30_000
-    connection_setup_timeout_ms: int = 10_000
-    connection_setup_timeout_max_ms: int = 30_000
-    connections_max_idle_ms: int = 540_000
-    reconnect_backoff_ms: int = 50
-    reconnect_backoff_max_ms: int = 1_000
-    retry_backoff_ms: int = 100
-    retry_backoff_max_ms: int = 1_000
-    metadata_max_age_ms: int = 300_000
+    request_timeout_ms: int = setting(TypedKeys.integer, "request.timeout.ms", 30_000, low=1)
+    connection_setup_timeout_ms: int = setting(TypedKeys.integer, "socket.connection.setup.timeout.ms", 10_000, low=1)
+    connection_setup_timeout_max_ms: int = setting(
+        TypedKeys.integer, "socket.connection.setup.timeout.max.ms", 30_000, low=1
+    )
+    connections_max_idle_ms: int = setting(TypedKeys.integer, "connections.max.idle.ms", 540_000, low=-1)
+    reconnect_backoff_ms: int = setting(TypedKeys.integer, "reconnect.backoff.ms", 50, low=0)
+    reconnect_backoff_max_ms: int = setting(TypedKeys.integer, "reconnect.backoff.max.ms", 1_000, low=0)
+    retry_backoff_ms: int = setting(TypedKeys.integer, "retry.backoff.ms", 100, low=0)
+    retry_backoff_max_ms: int = setting(TypedKeys.integer, "retry.backoff.max.ms", 1_000, low=0)
+    metadata_max_age_ms: int = setting(TypedKeys.integer, "metadata.max.age.ms", 300_000, low=0)
     rebootstrap: bool = True
     canonical_bootstrap: bool = False
-    client_rack: str = ""
-    send_buffer_bytes: int = -1
-    receive_buffer_bytes: int = -1
-    api_timeout_ms: int = 0
+    client_rack: str = setting(TypedKeys.text, "client.rack", "")
+    send_buffer_bytes: int = setting(TypedKeys.integer, "send.buffer.bytes", -1, low=-1)
+    receive_buffer_bytes: int = setting(TypedKeys.integer, "receive.buffer.bytes", -1, low=-1)
+    api_timeout_ms: int = setting(TypedKeys.integer, "default.api.timeout.ms", 0, low=0)
     max_frame_bytes: int = 256 * _MIB
-    decompression_max_bytes: int = DECOMPRESSION_MAX_BYTES
+    decompression_max_bytes: int = setting(
+        TypedKeys.integer, "decompression.max.bytes", DECOMPRESSION_MAX_BYTES, low=1, high=_INT_MAX
+    )
     tls: Tls | None = None
     sasl: Sasl | None = None
 
@@ -99,28 +103,13 @@ class ClientSettings:
             bootstrap=_bootstrap(keys),
             client_id=client_id if client_id is not None else keys.text("client.id", ""),
             security_protocol=security_protocol,
-            request_timeout_ms=keys.integer("request.timeout.ms", 30_000, low=1),
-            connection_setup_timeout_ms=keys.integer("socket.connection.setup.timeout.ms", 10_000, low=1),
-            connection_setup_timeout_max_ms=keys.integer("socket.connection.setup.timeout.max.ms", 30_000, low=1),
-            connections_max_idle_ms=keys.integer("connections.max.idle.ms", 540_000, low=-1),
-            reconnect_backoff_ms=keys.integer("reconnect.backoff.ms", 50, low=0),
-            reconnect_backoff_max_ms=keys.integer("reconnect.backoff.max.ms", 1_000, low=0),
-            retry_backoff_ms=keys.integer("retry.backoff.ms", 100, low=0),
-            retry_backoff_max_ms=keys.integer("retry.backoff.max.ms", 1_000, low=0),
-            metadata_max_age_ms=keys.integer("metadata.max.age.ms", 300_000, low=0),
+            **keys.values_of(cls),
             rebootstrap=keys.choice("metadata.recovery.strategy", "rebootstrap", ("rebootstrap", "none"))
             == "rebootstrap",
             canonical_bootstrap=keys.choice(
                 "client.dns.lookup", "use_all_dns_ips", ("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only")
             )
             == "resolve_canonical_bootstrap_servers_only",
-            client_rack=keys.text("client.rack", ""),
-            send_buffer_bytes=keys.integer("send.buffer.bytes", -1, low=-1),
-            receive_buffer_bytes=keys.integer("receive.buffer.bytes", -1, low=-1),
-            api_timeout_ms=keys.integer("default.api.timeout.ms", 0, low=0),
-            decompression_max_bytes=keys.integer(
-                "decompression.max.bytes", DECOMPRESSION_MAX_BYTES, low=1, high=_INT_MAX
-            ),
             tls=read_tls(keys) if security_protocol.endswith("SSL") else None,
             sasl=read_sasl(keys) if security_protocol.startswith("SASL") else None,
         )
@@ -155,21 +144,7 @@ def read_tls(keys: TypedKeys) -> Tls:
         raise ConfigException(
             "ssl.engine.factory.class", engine, "a Java class cannot be used here, set the stores instead"
         )
-    tls = Tls(
-        keystore_location=keys.optional("ssl.keystore.location"),
-        keystore_type=keys.text("ssl.keystore.type", "JKS"),
-        keystore_password=keys.secret("ssl.keystore.password"),
-        key_password=keys.secret("ssl.key.password"),
-        keystore_key=keys.secret("ssl.keystore.key"),
-        keystore_certificate_chain=keys.secret("ssl.keystore.certificate.chain"),
-        truststore_location=keys.optional("ssl.truststore.location"),
-        truststore_type=keys.text("ssl.truststore.type", "JKS"),
-        truststore_password=keys.secret("ssl.truststore.password"),
-        truststore_certificates=keys.secret("ssl.truststore.certificates"),
-        endpoint_identification=keys.text("ssl.endpoint.identification.algorithm", "https"),
-        enabled_protocols=keys.names("ssl.enabled.protocols", ("TLSv1.2", "TLSv1.3")),
-        cipher_suites=keys.names("ssl.cipher.suites", ()),
-    )
+    tls = Tls(**keys.values_of(Tls))
     if tls.endpoint_identification.lower() not in {"", "https"}:
         raise ConfigException(
             "ssl.endpoint.identification.algorithm", tls.endpoint_identification, "must be https or empty"

@@ -10,7 +10,7 @@ from typing import Final
 from mm2.config.configdef import ConfigException
 from mm2.kafka.settings.assertion_settings import Assertion, read_assertion, require_allowed_url
 from mm2.kafka.settings.jaas import JaasError, parse_jaas
-from mm2.kafka.settings.typed_keys import TypedKeys
+from mm2.kafka.settings.typed_keys import TypedKeys, setting
 
 SASL_MECHANISMS = ("GSSAPI", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM")
 _HIDDEN = "[hidden]"
@@ -42,25 +42,29 @@ class Sasl:
     mechanism: str
     login_module: str = ""
     options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    kerberos_service_name: str | None = None
-    token_endpoint_url: str | None = None
+    kerberos_service_name: str | None = setting(TypedKeys.optional, "sasl.kerberos.service.name")
+    token_endpoint_url: str | None = setting(TypedKeys.optional, "sasl.oauthbearer.token.endpoint.url")
     msk_token: bool = False
-    oauth_client_id: str | None = None
-    oauth_client_secret: str | None = field(default=None, repr=False)
-    oauth_scope: str | None = None
+    oauth_client_id: str | None = setting(TypedKeys.optional, "sasl.oauthbearer.client.credentials.client.id")
+    oauth_client_secret: str | None = setting(TypedKeys.secret, "sasl.oauthbearer.client.credentials.client.secret")
+    oauth_scope: str | None = setting(TypedKeys.optional, "sasl.oauthbearer.scope")
     jwt_grant: bool = False
     assertion: Assertion | None = None
-    oauth_header_urlencode: bool = False
-    oauth_sub_claim_name: str = "sub"
-    oauth_scope_claim_name: str = "scope"
-    login_connect_timeout_ms: int | None = None
-    login_read_timeout_ms: int | None = None
-    login_retry_backoff_ms: int = 100
-    login_retry_backoff_max_ms: int = 10_000
-    login_refresh_window_factor: float = 0.8
-    login_refresh_window_jitter: float = 0.05
-    login_refresh_min_period_s: int = 60
-    login_refresh_buffer_s: int = 300
+    oauth_header_urlencode: bool = setting(TypedKeys.boolean, "sasl.oauthbearer.header.urlencode", False)
+    oauth_sub_claim_name: str = setting(TypedKeys.text, "sasl.oauthbearer.sub.claim.name", "sub")
+    oauth_scope_claim_name: str = setting(TypedKeys.text, "sasl.oauthbearer.scope.claim.name", "scope")
+    login_connect_timeout_ms: int | None = setting(TypedKeys.optional_integer, "sasl.login.connect.timeout.ms")
+    login_read_timeout_ms: int | None = setting(TypedKeys.optional_integer, "sasl.login.read.timeout.ms")
+    login_retry_backoff_ms: int = setting(TypedKeys.integer, "sasl.login.retry.backoff.ms", 100, low=0)
+    login_retry_backoff_max_ms: int = setting(TypedKeys.integer, "sasl.login.retry.backoff.max.ms", 10_000, low=0)
+    login_refresh_window_factor: float = setting(
+        TypedKeys.decimal, "sasl.login.refresh.window.factor", 0.8, low=0.5, high=1.0
+    )
+    login_refresh_window_jitter: float = setting(
+        TypedKeys.decimal, "sasl.login.refresh.window.jitter", 0.05, low=0.0, high=0.25
+    )
+    login_refresh_min_period_s: int = setting(TypedKeys.integer, "sasl.login.refresh.min.period.seconds", 60, low=0)
+    login_refresh_buffer_s: int = setting(TypedKeys.integer, "sasl.login.refresh.buffer.seconds", 300, low=0)
 
     def option(self, name: str) -> str | None:
         """Value of an option of the login module, None when it is not set."""
@@ -88,25 +92,10 @@ def read_sasl(keys: TypedKeys) -> Sasl:
         mechanism=mechanism,
         login_module=entry.module if entry else "",
         options=tuple(entry.options.items()) if entry else (),
-        kerberos_service_name=keys.optional("sasl.kerberos.service.name"),
-        token_endpoint_url=keys.optional("sasl.oauthbearer.token.endpoint.url"),
+        **keys.values_of(Sasl),
         msk_token=handler == MSK_HANDLER,
-        oauth_client_id=keys.optional("sasl.oauthbearer.client.credentials.client.id"),
-        oauth_client_secret=keys.secret("sasl.oauthbearer.client.credentials.client.secret"),
-        oauth_scope=keys.optional("sasl.oauthbearer.scope"),
         jwt_grant=jwt_grant,
         assertion=read_assertion(keys, is_required=jwt_grant) if oauth else None,
-        oauth_header_urlencode=keys.boolean("sasl.oauthbearer.header.urlencode", False),
-        oauth_sub_claim_name=keys.text("sasl.oauthbearer.sub.claim.name", "sub"),
-        oauth_scope_claim_name=keys.text("sasl.oauthbearer.scope.claim.name", "scope"),
-        login_connect_timeout_ms=keys.optional_integer("sasl.login.connect.timeout.ms"),
-        login_read_timeout_ms=keys.optional_integer("sasl.login.read.timeout.ms"),
-        login_retry_backoff_ms=keys.integer("sasl.login.retry.backoff.ms", 100, low=0),
-        login_retry_backoff_max_ms=keys.integer("sasl.login.retry.backoff.max.ms", 10_000, low=0),
-        login_refresh_window_factor=keys.decimal("sasl.login.refresh.window.factor", 0.8, low=0.5, high=1.0),
-        login_refresh_window_jitter=keys.decimal("sasl.login.refresh.window.jitter", 0.05, low=0.0, high=0.25),
-        login_refresh_min_period_s=keys.integer("sasl.login.refresh.min.period.seconds", 60, low=0),
-        login_refresh_buffer_s=keys.integer("sasl.login.refresh.buffer.seconds", 300, low=0),
     )
     _check_credentials(sasl)
     return sasl

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import field, fields
+from typing import Any, Final
 
 from mm2.config.configdef import ConfigException
+
+_READ: Final = "read"
 
 
 class TypedKeys:
@@ -39,10 +43,9 @@ class TypedKeys:
         value = self.text(key, "")
         if not value:
             return default
-        try:
-            number = int(value)
-        except ValueError:
-            raise ConfigException(key, value, "Not a number of type INT or LONG") from None
+        if not re.fullmatch(r"[+-]?\d+", value):  # as Java: int() accepts underscores, too
+            raise ConfigException(key, value, "Not a number of type INT or LONG")
+        number = int(value)
         if number < low:
             raise ConfigException(key, value, f"Value must be at least {low}")
         if high is not None and number > high:
@@ -77,3 +80,16 @@ class TypedKeys:
         if value is None:
             return default
         return tuple(part for part in (part.strip() for part in str(value).split(",")) if part)
+
+    def values_of(self, settings: type) -> dict[str, Any]:
+        """Values of the fields of a dataclass that are declared by `setting`."""
+        return {one.name: one.metadata[_READ](self) for one in fields(settings) if _READ in one.metadata}
+
+
+def setting(read: Callable[..., Any], key: str, *default: Any, **limits: Any) -> Any:
+    """A field with the value of a key, and its default; ``read`` is a method of `TypedKeys`. Secrets are not in a `repr`."""
+    return field(
+        default=default[0] if default else None,
+        repr=read is not TypedKeys.secret,
+        metadata={_READ: lambda keys: read(keys, key, *default, **limits)},
+    )

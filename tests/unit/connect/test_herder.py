@@ -110,7 +110,7 @@ def test_a_leader_that_is_behind_the_config_topic_removes_no_status(
     instance._member._member_id = "m"
     running = Status(TASK, State.RUNNING, "other:1", 1)
     removed: list[Status] = []
-    instance._status_store._fold.apply(running.key.encode(), running.encode())  # type: ignore[attr-defined]
+    instance._status_store.apply(running.key.encode(), running.encode())
     monkeypatch.setattr(instance._status_store, "put", removed.append)
     instance.on_assigned(WorkerAssignment(error, "m", URL_NOT_USED, 5, version=2), 2)
     assert [status.id for status in removed] == ([] if error == CONFIG_MISMATCH else [TASK])

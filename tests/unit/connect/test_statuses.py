@@ -193,7 +193,7 @@ class StatusTopic:
         if not self.is_readable:
             raise TimeoutFailure("no leader")
         for status in self.others:
-            read(self._store._fold, status)
+            read(self._store, status)
 
 
 @contextmanager
