@@ -28,7 +28,6 @@ from mm2.mirror.common.connector import STOP_TIMEOUT_S, MirrorConnector
 from mm2.mirror.common.discovery import TopicLists, see_topics, vanished
 from mm2.mirror.common.internal_topics import create_compacted_topic, create_kept_topic
 from mm2.mirror.common.offset_checks import Offsets, check_source_offsets
-from mm2.mirror.common.recurring_errors import RecurringErrors
 from mm2.mirror.common.scheduler import Scheduler
 from mm2.mirror.common.syncs_topic import EMIT_SYNCS_KEY, kept_syncs, syncs_side
 from mm2.mirror.filters import TOPICS_KEY, close_quietly
@@ -41,16 +40,13 @@ from mm2.mirror.preserved.shared_topics import check_merges, configured_names
 from mm2.mirror.source.assigned_partitions import ASSIGNED_PARTITIONS_KEY, decode_partitions, encode_partitions
 from mm2.mirror.source.start_from import START_FROM_KEY, parse_start_from
 from mm2.mirror.source.task_assignment import Shares, TaskAssignment
-from mm2.mirror.topics.config_sync import ConfigSync
+from mm2.mirror.topic_syncs import TopicSyncs
 from mm2.mirror.topics.own_topics import kept_dead_letters, kept_ledger, reserved_topics
 from mm2.mirror.topics.provenance import RENEW_S, Provenance
-from mm2.mirror.topics.remote_topics import REPLICATION_FACTOR_KEY, RemoteTopics
 from mm2.mirror.topics.routing import NO_ROUTE, topic_route
 from mm2.mirror.topics.selection import TopicSelection
-from mm2.mirror.topics.topic_acls import GROUP_ACLS_KEY, TopicAcls, writing_principals
-from mm2.mirror.topics.topic_configs import TopicConfigs
-from mm2.mirror.topics.topic_limits import LimitNote, RemoteTopicsLimits
-from mm2.mirror.topics.write_denials import WriteDenials, flow_principals
+from mm2.mirror.topics.topic_acls import GROUP_ACLS_KEY
+from mm2.mirror.topics.topic_limits import LimitNote
 
 log = structlog.get_logger(__name__)
 
@@ -103,7 +99,6 @@ class MirrorSourceConnector(MirrorConnector):
         self._selection = topic_selection(self._props, self._worker_topics())
         self._closing(self._selection.topic_filter)
         check_own_keys(self._props)
-        self._config_sync = ConfigSync(self._closing(plugins.config_property_filter(self._props)))
         refresh_s = self._interval_s("refresh.topics")
         acls_s = self._interval_s("sync.topic.acls")
         self._configs_s = configs_s = self._interval_s("sync.topic.configs")
@@ -137,22 +132,22 @@ class MirrorSourceConnector(MirrorConnector):
         """Create the admin clients, and what reads and changes the topics of both clusters with them."""
         self._source_admin = self._admin(Side.SOURCE, "replication-source-admin")
         self._target_admin = self._admin(Side.TARGET, "replication-target-admin")
-        self._remote_topics = RemoteTopics(
-            self._source_admin,
-            self._target_admin,
-            self._selection,
-            self._config_sync,
-            self._settings.int(REPLICATION_FACTOR_KEY),
-            scheduler.pause,
-            self._recurring,
-            or_broker_default=REPLICATION_FACTOR_KEY not in self._props,
-            limits=RemoteTopicsLimits.of(self._settings),
-        )
-        self._preserved = PreservedOffsets.of(self._props)
         self._ledgers = ledgers = Ledgers(self._clients, self._target_admin)
-        self._leading_gaps = LeadingGaps(
-            self._source_admin, self._target_admin, self._config_sync, RecurringErrors(), ledgers
+        group_acls = self._settings.bool(GROUP_ACLS_KEY)
+        self._syncs = TopicSyncs(
+            self._settings,
+            self._clients,
+            self._selection,
+            (
+                self._closing(plugins.config_property_filter(self._props)),
+                self._closing(plugins.group_filter(self._props)) if group_acls else None,
+            ),
+            {Side.SOURCE: self._source_admin, Side.TARGET: self._target_admin},
+            ledgers,
+            self._recurring,
+            scheduler.pause,
         )
+        self._leading_gaps = self._syncs.leading_gaps
         ledger = self._clients.cluster(Side.TARGET, ClientKind.PRODUCER, "ledger-producer")
         self._clusters.append(ledger)
         producer, topic = Producer(ledger), self._clients.ledger_topic
@@ -166,32 +161,6 @@ class MirrorSourceConnector(MirrorConnector):
             self._ledgers,
             self._recurring,
             scheduler.pause,
-        )
-        self._write_denials = WriteDenials(
-            self._target_admin,
-            self._selection,
-            self._ledgers,
-            self._recurring,
-            flow_principals(self._clients) if denies_writes(self._props) else None,
-            lambda topic: topic in self._preserved and self._selection.should_replicate(topic),
-        )
-        group_acls = self._settings.bool(GROUP_ACLS_KEY)
-        self._topic_acls = TopicAcls(
-            self._source_admin,
-            self._target_admin,
-            self._selection,
-            self._closing(plugins.group_filter(self._props)) if group_acls else None,
-            self._ledgers,
-            self._recurring,
-            writing_principals(self._clients.settings(Side.TARGET, ClientKind.PRODUCER, "")),
-            lambda: self._write_denials.noted,
-        )
-        self._topic_configs = TopicConfigs(
-            self._source_admin,
-            self._target_admin,
-            self._config_sync,
-            self._clients.target_alias,
-            self._recurring,
         )
 
     def _schedule_internal_topics(self, scheduler: Scheduler) -> None:
@@ -280,15 +249,11 @@ class MirrorSourceConnector(MirrorConnector):
             and topic not in self._provenance.handed_over
             and self._selection.remote(topic) not in seen_target.unknown
         }
-        target = self._remote_topics.ensure(creatable, seen_target.partitions)
+        target = self._syncs.remote_topics.ensure(creatable, seen_target.partitions)
         self._report_recreated(target.keys() - seen_target.partitions.keys())
-        is_noted = self._limit_note.update(self._remote_topics.over_limit)
-        ready = tuple(
-            TopicPartition(topic, partition)
-            for topic in sorted(allowed)
-            for partition in range(min(source[topic], target.get(self._selection.remote(topic), 0)))
-        )
-        problems, unready = self._deny_writes(ready), self._unready(ready)  # filled offsets are records, too
+        is_noted = self._limit_note.update(self._syncs.remote_topics.over_limit)
+        ready = self._syncs.existing(source, allowed, target)
+        problems, unready = self._deny_writes(ready), self._syncs.unready(ready)  # filled offsets are records, too
         opened = {tp: problems[tp.topic] for tp in ready if tp.topic in problems}
         refused = opened | self._not_created(creatable, target)
         refused |= {
@@ -314,7 +279,7 @@ class MirrorSourceConnector(MirrorConnector):
             self._sync_configs_of([topic for topic in new if topic in allowed - self._provenance.handed_over])
         ours = allowed - self._provenance.handed_over
         # Topics over a limit are checked at the next refresh, not soon: nothing but the configuration changes that.
-        wanted = {topic for topic in ours if self._selection.remote(topic) not in self._remote_topics.over_limit}
+        wanted = {topic for topic in ours if self._selection.remote(topic) not in self._syncs.remote_topics.over_limit}
         complete = sum(tp.topic in wanted for tp in ready) == sum(source[topic] for topic in wanted)
         return decided and complete and is_noted and not (doubtful or seen_source.unknown or seen_target.unknown)
 
@@ -325,7 +290,7 @@ class MirrorSourceConnector(MirrorConnector):
         """The topics whose remote topic is not possible, with a message each, which is reported."""
         ledgers = self._ledgers
         refused = self._selection.unroutable(
-            topics, self._preserved.among(topics), lambda: {} if ledgers is None else copied_topics(ledgers)
+            topics, self._syncs.preserved.among(topics), lambda: {} if ledgers is None else copied_topics(ledgers)
         )
         for topic, message in refused.items():
             self._recurring.report(f"route of topic {topic}", message)
@@ -348,16 +313,9 @@ class MirrorSourceConnector(MirrorConnector):
                 count=len(recreated),
             )
 
-    def _unready(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
-        """Partitions with preserved offsets whose offsets before the first record are being filled."""
-        preserved = [tp for tp in partitions if tp.topic in self._preserved]
-        if self._leading_gaps is None or not preserved:
-            return set()
-        return self._leading_gaps.unready(preserved, self._selection.remote)
-
     def _not_created(self, source: Mapping[str, int], target: Mapping[str, int]) -> dict[TopicPartition, str]:
         """The partitions that the target refuses to create, and why. Without a note, nothing but the log of this process shows them."""
-        reasons = {topic: self._remote_topics.refused.get(self._selection.remote(topic)) for topic in source}
+        reasons = {topic: self._syncs.remote_topics.refused.get(self._selection.remote(topic)) for topic in source}
         return {
             TopicPartition(topic, partition): reason
             for topic, reason in reasons.items()
@@ -372,7 +330,7 @@ class MirrorSourceConnector(MirrorConnector):
     def _deny_writes(self, partitions: Iterable[TopicPartition]) -> Mapping[str, str]:
         """The topics with preserved offsets to which others may write although this is to be denied, and why they may."""
         try:
-            return self._write_denials.ensure(self._preserved.among(tp.topic for tp in partitions))
+            return self._syncs.deny_writes(partitions)
         except ConnectError as refusal:
             if not self._is_refused:  # once; `Restarts` starts the connector again
                 self._is_refused = True
@@ -408,25 +366,11 @@ class MirrorSourceConnector(MirrorConnector):
         return self._sync_configs_of(topics)
 
     def _sync_configs_of(self, topics: Iterable[str]) -> bool:
-        gaps = self._leading_gaps
-        # Of topics with the same remote topic one decides, also while only another one is new.
-        sources = self._selection.config_sources(self._allowed - self._handed_over)
-        topics = [
-            topic
-            for topic in topics
-            if topic in sources and (gaps is None or not gaps.is_filling(topic, self._selection.remote(topic)))
-        ]
-        pairs = [(topic, remote) for topic in topics if (remote := self._remote(topic)) is not None]
         try:
-            return self._topic_configs.sync(pairs)
+            return self._syncs.sync_configs(topics, self._allowed - self._handed_over, self._target)
         except UnsupportedVersion as failure:
             self.context.raise_error(failure)
             return False
-
-    def _remote(self, topic: str) -> str | None:
-        """The remote topic of `topic` if it exists."""
-        remote = self._selection.remote(topic)
-        return remote if remote in self._target else None
 
     def _sync_acls(self) -> bool:
         with self._lock:
@@ -434,7 +378,7 @@ class MirrorSourceConnector(MirrorConnector):
                 return False
             topics = sorted(self._allowed - self._handed_over)
             refused = self._source.keys() - set(topics)
-        return self._topic_acls.sync(topics, refused)
+        return self._syncs.topic_acls.sync(topics, refused)
 
     def _weigh(self) -> None:
         """Compare the load of the tasks; request a new assignment if one task has far too much."""

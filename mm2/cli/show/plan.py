@@ -18,7 +18,8 @@ from mm2.config.unread import unread_message
 from mm2.evidence import NO_PROBLEM, NO_STEPS, counted
 from mm2.failover.sides import FlowConfig
 from mm2.mirror.common.plugins import connect_plugins, plugin_limits, plugin_props
-from mm2.mirror.plan.preview import Preview, Step, preview
+from mm2.mirror.plan.preview import Preview, preview
+from mm2.mirror.plan.rehearsal import Step
 from mm2.mirror.plan.required_acls import AclState, AclStatus
 from mm2.mirror.process.plans import plan_flows
 

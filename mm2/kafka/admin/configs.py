@@ -70,12 +70,14 @@ class ConfigCalls(AdminCalls):
             raise failure
         return {config.name: config.value for config in result.configs}
 
-    def incremental_alter_configs(self, changes: Mapping[str, Sequence[AlterOp]]) -> dict[str, KafkaFailure | None]:
+    def incremental_alter_configs(
+        self, changes: Mapping[str, Sequence[AlterOp]], *, validate_only: bool = False
+    ) -> dict[str, KafkaFailure | None]:
         """Apply the changes of each topic, all or none (KIP-339). Needs brokers 2.3 or newer."""
 
         def ask(names: list[str], timeout_s: float) -> dict[str, KafkaFailure | None]:
             resources = [_resource(name, changes[name]) for name in names]
-            request = IncrementalAlterConfigsRequest(resources=resources, validate_only=False)
+            request = IncrementalAlterConfigsRequest(resources=resources, validate_only=validate_only)
             answer = self.cluster.send(None, request, timeout_s=timeout_s)
             return {
                 result.resource_name: self._outcome(
@@ -84,7 +86,7 @@ class ConfigCalls(AdminCalls):
                 for result in answer.responses
             }
 
-        return self._settle(changes, ask, again=NOT_DONE, repeatable=False)
+        return self._settle(changes, ask, again=NOT_DONE, repeatable=validate_only)
 
 
 def _resource(name: str, ops: Sequence[AlterOp]) -> Any:

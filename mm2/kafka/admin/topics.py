@@ -73,7 +73,9 @@ class TopicCalls(AdminCalls):
             self._until_seen(results, lambda metadata, name: _has_leaders(metadata, name, 1))
         return results
 
-    def create_partitions(self, counts: Mapping[str, int]) -> dict[str, KafkaFailure | None]:
+    def create_partitions(
+        self, counts: Mapping[str, int], *, validate_only: bool = False
+    ) -> dict[str, KafkaFailure | None]:
         """Increase the number of partitions of each topic *to* the given count; waits as `create_topics` does."""
 
         def ask(names: list[str], timeout_s: float) -> dict[str, KafkaFailure | None]:
@@ -81,15 +83,18 @@ class TopicCalls(AdminCalls):
                 CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=counts[name], assignments=None)
                 for name in names
             ]
-            request = CreatePartitionsRequest(topics=topics, timeout_ms=int(timeout_s * 1000), validate_only=False)
+            request = CreatePartitionsRequest(
+                topics=topics, timeout_ms=int(timeout_s * 1000), validate_only=validate_only
+            )
             answer = self.cluster.send_to_controller(request, timeout_s=timeout_s)
             return {
                 topic.name: self._outcome("Topic", topic.name, topic.error_code, topic.error_message, needed="ALTER")
                 for topic in answer.results
             }
 
-        results = self._settle(counts, ask, again=NOT_DONE, repeatable=False)
-        self._until_seen(results, lambda metadata, name: _has_leaders(metadata, name, counts[name]))
+        results = self._settle(counts, ask, again=NOT_DONE, repeatable=validate_only)
+        if not validate_only:
+            self._until_seen(results, lambda metadata, name: _has_leaders(metadata, name, counts[name]))
         return results
 
     def delete_topics(self, names: Iterable[str]) -> dict[str, KafkaFailure | None]:

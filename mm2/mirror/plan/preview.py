@@ -1,8 +1,8 @@
 """Determines what starting a flow would change on its clusters, and what would prevent it, without changing anything.
 
-Each step is computed by the code that performs it when the flow runs: `RemoteTopics.plan`, `TopicConfigs.plan`,
-`TopicAcls.plan`, `KeptTopic`, `InternalTopic`, and the comparison of connector configurations by a new leader. The
-clusters are asked whether a topic could be created (``validate_only``), and for our permissions (KIP-430).
+Each step is requested by the code that performs it when the flow runs (`TopicSyncs`, `create_kept_topic`, `ensure`), with admin clients
+that only validate it (`mm2.mirror.plan.rehearsal`); connector configurations are compared as by a new leader. The clusters are asked
+for our permissions (KIP-430).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -26,7 +26,7 @@ from mm2.config.keys.mirror_keys import (
 from mm2.config.keys.worker_keys import WorkerConfig, storage_topics
 from mm2.config.mirrormaker import BYTE_ARRAY_CONVERTER, DEDICATED_WORKER_DEFAULTS, SourceAndTarget
 from mm2.connect.api import ConnectError
-from mm2.connect.stores.internal_topic import InternalTopic, check, explain, why_missing
+from mm2.connect.stores.internal_topic import InternalTopic, ensure
 from mm2.connect.stores.offset_survey import stored_configs
 from mm2.copy.causes import shortened
 from mm2.copy.spec import ChangesSpec, PartitionSpec
@@ -36,66 +36,55 @@ from mm2.kafka.admin.rights import Rights
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure, failures_in
 from mm2.kafka.structs import (
-    AclBinding,
     AclFilter,
     AclOperation,
-    AlterOpType,
-    NewTopic,
     ResourceType,
     TopicInfo,
     TopicPartition,
 )
 from mm2.mirror.checkpoint_connector import kept_checkpoints
 from mm2.mirror.common import plugins
-from mm2.mirror.common.clients import ClientKind, MirrorClients, Side
+from mm2.mirror.common.clients import MirrorClients, Side
 from mm2.mirror.common.discovery import TOPICS_PER_REQUEST, TopicsSeen, chunks, see_topics, vanished
-from mm2.mirror.common.internal_topics import KeptTopic, why_not_created
-from mm2.mirror.common.recurring_errors import RecurringErrors
+from mm2.mirror.common.internal_topics import KeptTopic, create_kept_topic
 from mm2.mirror.common.syncs_topic import EMIT_SYNCS_KEY, kept_syncs, syncs_side, syncs_topic
 from mm2.mirror.groups.followed_groups import FollowedGroups
 from mm2.mirror.groups.target_logs import TargetLoss, target_losses
 from mm2.mirror.groups.translator import Translator
 from mm2.mirror.heartbeat import kept_heartbeats
 from mm2.mirror.notes.ledgers import Ledgers, copied_topics
+from mm2.mirror.plan.rehearsal import (
+    NOT_ALLOWED,
+    CollectedErrors,
+    Rehearsal,
+    RehearsedLedgers,
+    RehearsingAdmin,
+    Step,
+    rehearsing,
+)
 from mm2.mirror.plan.required_acls import AclStatus, Names, RequiredAcl, Resource, features, required_acls
 from mm2.mirror.plan.shared_topics import shared_topics
 from mm2.mirror.plan.way_back import way_back
-from mm2.mirror.preserved.leading_gaps import planned_gaps
-from mm2.mirror.preserved.preserved_offsets import PreservedOffsets, denies_writes
+from mm2.mirror.preserved.preserved_offsets import PreservedOffsets
 from mm2.mirror.process.plans import FlowPlan
 from mm2.mirror.source.assigned_partitions import ASSIGNED_PARTITIONS_KEY, decode_partitions
 from mm2.mirror.source.record_changes import CONVERTER_KEYS, changes_spec, changing_keys
 from mm2.mirror.source.sample_records import try_samples
 from mm2.mirror.source_connector import TOLERANCE_KEY, topic_selection
-from mm2.mirror.topics.config_sync import ConfigSync
+from mm2.mirror.topic_syncs import TopicSyncs
 from mm2.mirror.topics.own_topics import is_own_topic, kept_dead_letters, kept_ledger
 from mm2.mirror.topics.provenance import Provenance
-from mm2.mirror.topics.remote_topics import REPLICATION_FACTOR_KEY, RemoteTopics
-from mm2.mirror.topics.topic_acls import GROUP_ACLS_KEY, TopicAcls, sentence, writing_principals
-from mm2.mirror.topics.topic_configs import TopicConfigs
-from mm2.mirror.topics.topic_limits import RemoteTopicsLimits
-from mm2.mirror.topics.write_denials import WriteDenials, flow_principals, noted_denials, refusal
+from mm2.mirror.topics.topic_acls import GROUP_ACLS_KEY, sentence
+from mm2.mirror.topics.topic_configs import change_of
 
 _PREFLIGHT_S: Final = 5.0
 _READ_S: Final = 30.0
 _STORES: Final = ("config.storage.", "offset.storage.", "status.storage.")
-_NOT_ALLOWED: Final = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED})
 #: A pattern that looks like a literal topic name; a dot can be part of either.
 _LITERAL: Final = re.compile(r"[A-Za-z0-9_.-]+")
 _NAMES_SHOWN: Final = 10
 _HOSTED: Final = "kafka-cluster"
 _OFFSETS: Final = "__consumer_offsets"
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """An action on a cluster (an alias). ``error`` is the reason why it would fail; "" if none is known."""
-
-    cluster: str
-    action: str
-    subject: str
-    details: Mapping[str, str] = field(default_factory=dict)
-    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,18 +134,6 @@ def preview(
         return _Previewer(pair, plan, stack, reverse, plans or {}).all()
 
 
-class _Collected(RecurringErrors):
-    """Collects errors instead of logging them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.errors: list[str] = []
-        self.notes: list[str] = []
-
-    def report(self, subject: str, message: str, *, is_note: bool = False) -> None:
-        (self.notes if is_note else self.errors).append(message)
-
-
 class _Previewer:
     def __init__(
         self,
@@ -181,20 +158,20 @@ class _Previewer:
         self._worker = WorkerConfig({**DEDICATED_WORKER_DEFAULTS, **plan.worker})
         self._clients = MirrorClients(self._props)
         self._selection = topic_selection(self._props, storage_topics(plan.worker))
-        self._steps: list[Step] = []
+        self._rehearsal = Rehearsal()
+        self._collected = CollectedErrors()
         self._errors: list[str] = []
         self._notes: list[str] = []
         self._unreachable: list[str] = []
-        self._admins: dict[Side, Admin] = {}
+        self._admins: dict[Side, RehearsingAdmin] = {}
         self._changes: ChangesSpec | None = None
-        self._creatable: dict[tuple[Side, str], bool] = {}  # by missing topic
         for side in Side:
             cluster, admin = self._clients.admin(side, f"plan-{side.value}-admin")
             stack.callback(cluster.close)
             alias = self._clients.alias(side)
             try:
                 cluster.preflight(_PREFLIGHT_S)
-                self._admins[side] = admin
+                self._admins[side] = rehearsing(admin, self._rehearsal)
             except KafkaFailure as failure:
                 servers = self._props.get(f"{side.value}.cluster.bootstrap.servers")
                 self._unreachable.append(alias)
@@ -221,9 +198,6 @@ class _Previewer:
                 self._shared_topics(topics)
                 self._samples({topic: source.partitions[topic] for topic in topics})
                 self._topics_of_producers(topics)
-                self._configs(topics, target)
-                self._preserved_offsets(topics, source, target)
-                self._acls(topics, source)
             except KafkaFailure as failure:
                 self._errors.append(str(failure))
         if self._plan.replicates:
@@ -242,14 +216,23 @@ class _Previewer:
         )
         enabled = features(self._props, self._checkpoints, self._worker, replicates=self._plan.replicates)
         wanted = required_acls(enabled, self._worker.str("group.id"), names)
+        steps = tuple(map(self._explained, self._rehearsal.steps()))
         return Preview(
             str(self._pair),
-            tuple(self._steps),
+            steps,
             tuple(self._rights(wanted)),
-            tuple(dict.fromkeys(self._errors)),
-            tuple(dict.fromkeys(self._notes)),
+            tuple(dict.fromkeys([*self._errors, *self._collected.errors])),
+            tuple(dict.fromkeys([*self._notes, *self._collected.notes])),
             tuple(self._unreachable),
         )
+
+    def _explained(self, step: Step) -> Step:
+        """A step that would fail, with the reason of the code that requests it instead of among the errors."""
+        if not step.error:
+            return step
+        subjects = f"topic {step.subject}", f"remote topic {step.subject}", change_of(step.subject)
+        reasons = [reason for subject in subjects if (reason := self._collected.pop(subject, ""))]
+        return replace(step, error=reasons[0] if reasons else step.error)
 
     def _record_changes(self) -> None:
         keys = changing_keys(self._props, self._plan.worker) if self._plan.replicates else []
@@ -311,53 +294,17 @@ class _Previewer:
 
     def _stores(self, topics: Iterable[InternalTopic]) -> None:
         admin, alias = self._admins.get(Side.TARGET), self._pair.target
-        if admin is None:
-            return
-        for topic in topics:
-            found = admin.describe_topics([topic.name])[topic.name]
-            if isinstance(found, TopicInfo):
-                try:
-                    check(admin, topic, found, alias, single_partition=topic.prefix == "config.storage.")
-                except ConnectError as error:
-                    self._errors.append(f"{error}.")
-            elif vanished(found) and not topic.is_created:
-                self._errors.append(why_missing(topic))
-            elif vanished(found):
-                answer = self._validated(Side.TARGET, topic.new_topic)
-                refusal = "" if answer is None else explain(admin, topic, answer, alias)
-                self._create(alias, topic.new_topic, refusal)
-            else:
-                self._errors.append(str(found))
+        for topic in topics if admin is not None else ():
+            try:
+                ensure(admin, topic, alias, timeout_s=0, single_partition=topic.prefix == "config.storage.")
+            except ConnectError as error:
+                self._collected.report(
+                    f"topic {topic.name}", str(error) if topic.name in admin.creatable else f"{error}."
+                )
 
     def _kept(self, topic: KeptTopic) -> None:
-        admin, alias, new = self._admins.get(topic.side), self._clients.alias(topic.side), topic.new
-        if admin is None:
-            return
-        found = admin.describe_topics([new.name])[new.name]
-        if not vanished(found):
-            if isinstance(found, KafkaFailure):
-                self._errors.append(str(found))
-            return
-        answer = self._validated(topic.side, new)
-        if topic.or_broker_default and _code(answer) == ErrorCode.INVALID_REPLICATION_FACTOR:
-            self._create(alias, new, "", by_default=True)
-        else:
-            self._create(alias, new, "" if answer is None else why_not_created(topic, answer))
-
-    def _validated(self, side: Side, new: NewTopic) -> KafkaFailure | None:
-        answer = self._admins[side].create_topics([new], validate_only=True).get(new.name)
-        self._creatable[side, new.name] = _code(answer) not in _NOT_ALLOWED
-        return answer
-
-    def _create(self, cluster: str, new: NewTopic, error: str, *, by_default: bool = False) -> None:
-        factor = str(new.replication_factor)
-        if by_default:
-            factor = f"the brokers' default.replication.factor, since {cluster} has fewer brokers than {factor}"
-        elif new.replication_factor < 0:
-            factor = "the brokers' default.replication.factor"
-        partitions = str(new.partitions) if new.partitions > 0 else "the brokers' num.partitions"
-        details = {"partitions": partitions, "replication.factor": factor, **new.configs}
-        self._steps.append(Step(cluster, "create topic", new.name, details, error))
+        if (admin := self._admins.get(topic.side)) is not None:
+            create_kept_topic(admin, topic, self._clients.alias(topic.side), self._collected)
 
     # -- topics to replicate
 
@@ -369,16 +316,17 @@ class _Previewer:
 
     @cached_property
     def _ledgers(self) -> Ledgers:
-        return Ledgers(self._clients, self._admins[Side.TARGET])
+        return RehearsedLedgers(self._clients, self._admins[Side.TARGET])
 
     def _topics_to_copy(self, source: TopicsSeen) -> set[str]:
-        collected = _Collected()
         source_admin, target_admin = self._admins[Side.SOURCE], self._admins[Side.TARGET]
-        provenance = Provenance(source_admin, target_admin, self._selection, self._ledgers, collected, lambda _: False)
+        provenance = Provenance(
+            source_admin, target_admin, self._selection, self._ledgers, self._collected, lambda _: False
+        )
         preserved = PreservedOffsets.of(self._props).among(source.partitions)
         refused = self._selection.unroutable(source.partitions.keys(), preserved, lambda: copied_topics(self._ledgers))
         allowed = provenance.foreseen(source.partitions.keys() - refused.keys())
-        self._errors += [*refused.values(), *collected.errors]
+        self._errors += refused.values()
         self._notes += [
             f"Topic {topic} was failed over to cluster {self._pair.target} and is not copied."
             for topic in sorted(provenance.handed_over)
@@ -450,40 +398,30 @@ class _Previewer:
             self._notes.append(f"Topics with the new names exist already, records are appended: {_first_of(existing)}.")
 
     def _remote_topics(self, topics: Collection[str], source: TopicsSeen, target: TopicsSeen) -> None:
-        alias = self._pair.target
-        remote_topics = RemoteTopics(
-            self._admins[Side.SOURCE],
-            self._admins[Side.TARGET],
+        """What the source connector creates and changes for these topics, in its order."""
+        syncs = self._syncs = TopicSyncs(
+            self._settings,
+            self._clients,
             self._selection,
-            self._config_sync,
-            self._settings.int(REPLICATION_FACTOR_KEY),
+            (
+                plugins.config_property_filter(self._props),
+                plugins.group_filter(self._props) if self._settings.bool(GROUP_ACLS_KEY) else None,
+            ),
+            self._admins,
+            self._ledgers,
+            self._collected,
             lambda _: False,
-            or_broker_default=REPLICATION_FACTOR_KEY not in self._props,
-            limits=RemoteTopicsLimits.of(self._settings),
         )
         creatable = {
             topic: source.partitions[topic] for topic in topics if self._selection.remote(topic) not in target.unknown
         }
-        plan = remote_topics.plan(creatable, target.partitions)
-        answers = remote_topics.validate_creation(plan.create)
-        for new in plan.create:
-            answer = answers.get(new.name)
-            self._creatable[Side.TARGET, new.name] = _code(answer) not in _NOT_ALLOWED
-            code = _code(answer)
-            if code == ErrorCode.INVALID_REPLICATION_FACTOR and remote_topics.or_broker_default:
-                self._create(alias, new, "", by_default=True)
-            elif code == ErrorCode.INVALID_CONFIG:
-                self._create(alias, new, "")
-                self._notes.append(f"Topic {new.name} is created without the properties that {alias} refuses: {answer}")
-            else:
-                self._create(alias, new, "" if answer is None else remote_topics.explained(answer))
-        for remote, count in plan.grow.items():
-            details = {"partitions": f"{target.partitions[remote]} -> {count}"}
-            self._steps.append(Step(alias, "add partitions", remote, details))
-        self._errors += [
-            f"Topic {remote} on cluster {alias} {why}"
-            for remote, why in (*plan.wide.items(), *plan.unknown.items(), *plan.over_limit.items())
-        ]
+        after = {**target.partitions, **syncs.remote_topics.request(creatable, target.partitions)}
+        ready = syncs.existing(source.partitions, topics, after)
+        self._preserved_offsets(ready)
+        if is_job_on(self._props, "sync.topic.configs"):
+            syncs.sync_configs(sorted(topics), topics, target.partitions)
+        if is_job_on(self._props, "sync.topic.acls"):
+            self._acls(topics, source)
 
     def _merges(self, topics: Collection[str], source: TopicsSeen) -> None:
         """Report what the remote topics of several topics get of each of them."""
@@ -549,105 +487,47 @@ class _Previewer:
         )
         self._notes += [f"After a failover: {one}." for one in found.sentences(copied=False)]
 
-    def _preserved_offsets(self, topics: Collection[str], source: TopicsSeen, target: TopicsSeen) -> None:
-        """What is filled before the first record, and remote partitions that are not written to."""
-        preserved = PreservedOffsets.of(self._props).among(topics)
+    def _preserved_offsets(self, partitions: Sequence[TopicPartition]) -> None:
+        """Remote partitions that only the flow may write to, and what is filled before the first record."""
+        alias, syncs, remote = self._pair.target, self._syncs, self._selection.remote
+        try:
+            syncs.deny_writes(partitions)
+        except ConnectError as refusal:
+            self._errors.append(f"{refusal}.")
+        preserved = syncs.preserved.among(tp.topic for tp in partitions)
         if not preserved:
             return
-        alias = self._pair.target
         self._notes.append(
             f"Records have the offsets of {self._pair.source} on {alias}: {_first_of(preserved)}. Where offsets have no record (compacted or "
             f"transactional topics), {alias} has transaction markers with the time of copying. A search by time may find them before "
             "older records, and retention.ms keeps their segments from then on. Search by time on "
             f"{self._pair.source}: the offsets are the same."
         )
-        targets = {
-            TopicPartition(topic, index): TopicPartition(self._selection.remote(topic), index)
-            for topic in preserved
-            for index in range(source.partitions[topic])
-        }
-        source_admin, target_admin = self._admins[Side.SOURCE], self._admins[Side.TARGET]
-        for gap in planned_gaps(source_admin, target_admin, targets, target.partitions):
+        for gap in syncs.leading_gaps.planned([tp for tp in partitions if tp.topic in preserved], remote):
             if gap.error:
                 self._errors.append(
                     f"{gap.target} on cluster {alias} cannot have the offsets of its source: {gap.error}"
                 )
             else:
-                self._steps.append(Step(alias, "fill offsets", str(gap.target), gap.details))
-        if denies_writes(self._props):
-            self._write_denials(preserved)
-
-    def _write_denials(self, preserved: Collection[str]) -> None:
-        """The ACLs that leave WRITE on remote topics to the flow, and why they cannot be created."""
-        alias, own = self._pair.target, flow_principals(self._clients)
-        denials = WriteDenials(
-            self._admins[Side.TARGET], self._selection, self._ledgers, _Collected(), own, lambda _: True
-        )
-        try:
-            acls, problems = denials.plan(preserved)
-        except BrokerFailure as failure:
-            if not (reason := refusal(failure, alias)):
-                raise
-            self._errors.append(f"{reason}.")
-            return
-        self._steps += [Step(alias, "create ACL", sentence(acl)) for acl in acls]
-        self._errors += [f"{topic} is not copied: {problem}" for topic, problem in problems.items()]
-        self._notes.append(
-            f"Only {', '.join(sorted(own))} and super users may write to the remote topics on {alias} until mm2 failover or promote: "
-            f"{_first_of([self._selection.remote(topic) for topic in preserved])}."
-        )
-
-    @property
-    def _config_sync(self) -> ConfigSync:
-        return ConfigSync(plugins.config_property_filter(self._props))
-
-    def _configs(self, topics: Collection[str], target: TopicsSeen) -> None:
-        if not is_job_on(self._props, "sync.topic.configs"):
-            return
-        collected, alias = _Collected(), self._pair.target
-        source_admin, target_admin = self._admins[Side.SOURCE], self._admins[Side.TARGET]
-        configs = TopicConfigs(source_admin, target_admin, self._config_sync, alias, collected)
-        pairs = [(topic, self._selection.remote(topic)) for topic in sorted(self._selection.config_sources(topics))]
-        there = [(topic, remote) for topic, remote in pairs if remote in target.partitions]
-        for changes, _ in configs.plan(there):
-            for remote, operations in changes.items():
-                details = {
-                    one.name: "back to the default" if one.op is AlterOpType.DELETE else str(one.value)
-                    for one in operations
-                }
-                self._steps.append(Step(alias, "alter configs", remote, details))
-        self._errors += collected.errors
-        self._notes += collected.notes
+                self._rehearsal.add(Step(alias, "fill offsets", str(gap.target), gap.details))
+        if own := syncs.write_denials.own:
+            self._notes.append(
+                f"Only {', '.join(sorted(own))} and super users may write to the remote topics on {alias} until mm2 failover or promote: "
+                f"{_first_of([remote(topic) for topic in preserved])}."
+            )
 
     def _acls(self, topics: Collection[str], source: TopicsSeen) -> None:
-        if not is_job_on(self._props, "sync.topic.acls"):
-            return
-        collected, alias = _Collected(), self._pair.target
-        groups = plugins.group_filter(self._props) if self._settings.bool(GROUP_ACLS_KEY) else None
-        source_admin, target_admin = self._admins[Side.SOURCE], self._admins[Side.TARGET]
-        writers = writing_principals(self._clients.settings(Side.TARGET, ClientKind.PRODUCER, ""))
-        acls = TopicAcls(
-            source_admin, target_admin, self._selection, groups, self._ledgers, collected, writers, self._denied
-        )
+        acls = self._syncs.topic_acls
         try:
-            plan = acls.plan(sorted(topics), source.partitions.keys() - topics)
+            acls.sync(sorted(topics), source.partitions.keys() - topics)
         except KafkaFailure as failure:
-            if _code(failure) == ErrorCode.SECURITY_DISABLED:
-                self._notes.append("A cluster has no authorizer, so there are no ACLs to sync.")
-            else:
-                self._errors.append(f"ACLs cannot be synced (sync.topic.acls.enabled=false disables this): {failure}")
-            return
+            self._errors.append(f"ACLs cannot be synced (sync.topic.acls.enabled=false disables this): {failure}")
+        if acls.lacks_authorizer:
+            self._notes.append("A cluster has no authorizer, so there are no ACLs to sync.")
         self._notes += [
-            f"{sentence(acl)} is not copied to cluster {alias}, where only MirrorMaker may write." for acl in plan.eased
+            f"{sentence(acl)} is not copied to cluster {self._pair.target}, where only MirrorMaker may write."
+            for acl in acls.eased
         ]
-        self._steps += [Step(alias, "create ACL", sentence(acl)) for acl in plan.create]
-        self._steps += [Step(alias, "remove ACL", sentence(acl)) for acl in plan.remove or ()]
-
-    def _denied(self) -> Collection[AclBinding]:
-        try:
-            return noted_denials(self._ledgers.own())
-        except KafkaFailure:
-            return ()  # nothing has been denied, or this is reported elsewhere
 
     # -- connectors
 
@@ -672,11 +552,11 @@ class _Previewer:
         for name, wanted in self._plan.connectors.items():
             before = stored.get(name)
             if before is None:
-                self._steps.append(Step(alias, "write connector config", name, {"": "new"}))
+                self._rehearsal.add(Step(alias, "write connector config", name, {"": "new"}))
             elif before != wanted:
                 old = {key: value for key, value in before.items() if value is not None}
                 changed = (line.partition(": ") for line in difference(old, wanted, ()))
-                self._steps.append(
+                self._rehearsal.add(
                     Step(alias, "write connector config", name, {key: value for key, _, value in changed})
                 )
 
@@ -699,7 +579,7 @@ class _Previewer:
                 reason = f"its remote topic would be the internal topic {self._selection.remote(topic)}"
             else:
                 continue
-            self._steps.append(Step(self._pair.target, "stop copying", topic, {"": reason}))
+            self._rehearsal.add(Step(self._pair.target, "stop copying", topic, {"": reason}))
 
     # -- permissions
 
@@ -714,7 +594,7 @@ class _Previewer:
         )
         hidden = set()
         for name, answer in (admin.describe_topics(missing) if missing else {}).items():
-            if _code(answer) in _NOT_ALLOWED:
+            if _code(answer) in NOT_ALLOWED:
                 hidden.add(name)
             elif vanished(answer) and not any(re.fullmatch(name, topic) for topic in source.partitions):
                 self._notes.append(f"Cluster {self._pair.source} has no topic {name}, which is listed in topics.")
@@ -748,7 +628,7 @@ class _Previewer:
             if self._without_authorizer(side, admin):
                 yield from (AclStatus(need, note="the cluster has no authorizer") for need in some)
                 continue
-            known = _KnownAcls(admin, some, {name: can for (at, name), can in self._creatable.items() if at is side})
+            known = _KnownAcls(admin, some, admin.creatable)
             for need in some:
                 yield known.judged(need)
 
@@ -823,7 +703,7 @@ class _KnownAcls:
             return need.operation in answer, ""
         if vanished(answer):
             return None, "brokers report permissions only for topics that exist"
-        if isinstance(answer, BrokerFailure) and answer.code in (*_NOT_ALLOWED, ErrorCode.GROUP_AUTHORIZATION_FAILED):
+        if isinstance(answer, BrokerFailure) and answer.code in (*NOT_ALLOWED, ErrorCode.GROUP_AUTHORIZATION_FAILED):
             return (
                 (False, "")
                 if need.operation is AclOperation.DESCRIBE

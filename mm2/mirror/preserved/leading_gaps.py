@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, NamedTuple, cast
@@ -92,54 +92,38 @@ def gap_state(source_start: int, target_start: int, target_end: int, *, has_fill
 _FILLED: Final = frozenset({GapState.FILL, GapState.OVERFILLED, GapState.FOREIGN})
 
 
+class _Logs(NamedTuple):
+    """What has to be done for a partition, the log start offset of its source and the end offset of its target (-1: unknown)."""
+
+    state: GapState
+    start: int = -1
+    end: int = -1
+
+
 class PlannedGap(NamedTuple):
-    """Target offsets ``first .. after-1`` that are filled before copying begins. ``error``: why it does not begin."""
+    """Target offsets ``first .. after-1`` that are filled before copying begins, or by the copier (not ``by_fillers``). ``error``: why it
+    does not begin.
+    """
 
     target: TopicPartition
     first: int
     after: int
+    by_fillers: bool
     error: str = ""
 
     @property
     def details(self) -> dict[str, str]:
         """How it is filled, and about how long this takes."""
         offsets = self.after - self.first
-        fillers = not self.first
-        rate, size = (_FILLERS_PER_S, _FILLER_BYTES) if fillers else (_MARKERS_PER_S, _MARKER_BYTES)
+        rate, size = (_FILLERS_PER_S, _FILLER_BYTES) if self.by_fillers else (_MARKERS_PER_S, _MARKER_BYTES)
         return {
             "offsets": f"{self.first}..{self.after - 1}",
-            "by": "filler records, which are deleted" if fillers else "transaction markers with the time of copying",
+            "by": "filler records, which are deleted"
+            if self.by_fillers
+            else "transaction markers with the time of copying",
             "seconds": f"about {max(1, round(offsets / rate))}",
             "bytes": f"about {max(1, round(offsets * size))}",
         }
-
-
-def planned_gaps(
-    source_admin: Admin,
-    target_admin: Admin,
-    targets: Mapping[TopicPartition, TopicPartition],
-    existing: Collection[str],
-) -> list[PlannedGap]:
-    """What has to be filled for source partitions with preserved offsets, by ``targets``. ``existing`` are remote topics.
-
-    Partitions whose offsets cannot be read are left out.
-    """
-    starts = source_admin.list_offsets(dict.fromkeys(targets, EARLIEST))
-    source_ends = source_admin.list_offsets(dict.fromkeys(targets, LATEST))
-    there = [target for target in targets.values() if target.topic in existing]
-    ends = target_admin.list_offsets(dict.fromkeys(there, LATEST)) if there else {}
-    found = []
-    for tp, target in targets.items():
-        start, source_end, end = starts[tp], source_ends[tp], ends.get(target)
-        if not (isinstance(start, OffsetInfo) and isinstance(source_end, OffsetInfo)):
-            continue
-        at = end.offset if isinstance(end, OffsetInfo) else 0
-        if at > source_end.offset:
-            error = f"it ends at offset {at}, after {tp}, which ends at {source_end.offset}; delete the remote topic"
-            found.append(PlannedGap(target, at, at, error))
-        elif at < start.offset:
-            found.append(PlannedGap(target, at, start.offset))
-    return found
 
 
 @dataclass(slots=True)
@@ -192,38 +176,56 @@ class LeadingGaps:
         """Those of the existing partitions with preserved offsets that must not be copied yet. Raises KafkaFailure."""
         with self._lock:
             unknown = [tp for tp in partitions if tp not in self._ready]
-        if not unknown:
-            return set()
-        found = self._states(unknown, remote)
+        return self._decide(self._states(unknown, remote), remote) if unknown else set()
+
+    def planned(self, partitions: Iterable[TopicPartition], remote: Callable[[str], str]) -> list[PlannedGap]:
+        """What would be filled for existing partitions with preserved offsets; afterwards nothing is filled. Raises KafkaFailure."""
+        self.stop(0)
+        found = self._states([*partitions], remote)
+        self._decide(found, remote)
+        source_ends = self._source.list_offsets(dict.fromkeys(found, LATEST))
+        gaps = []
+        for tp, (state, start, end) in found.items():
+            target, source_end = TopicPartition(remote(tp.topic), tp.partition), source_ends[tp]
+            if state is GapState.FILL or (state is GapState.READY and end < start):
+                gaps.append(PlannedGap(target, end, start, state is GapState.FILL))
+            elif state is GapState.READY and isinstance(source_end, OffsetInfo) and end > source_end.offset:
+                error = (
+                    f"it ends at offset {end}, after {tp}, which ends at {source_end.offset}; delete the remote topic"
+                )
+                gaps.append(PlannedGap(target, end, end, by_fillers=False, error=error))
+        return gaps
+
+    def _decide(self, found: Mapping[TopicPartition, _Logs], remote: Callable[[str], str]) -> set[TopicPartition]:
+        """Have partitions filled, and give topics their own configuration; returns the partitions that must not be copied yet."""
         with self._lock:
-            for tp, (state, start) in found.items():
+            for tp, (state, start, end) in found.items():
                 if state is GapState.FILL:
-                    self._wanted.setdefault(
-                        tp, LeadingGap(TopicPartition(remote(tp.topic), tp.partition), start, _now_ms())
-                    )
+                    target = TopicPartition(remote(tp.topic), tp.partition)
+                    self._wanted.setdefault(tp, LeadingGap(target, start, _now_ms(), end))
                 elif state is not GapState.UNKNOWN and (gap := self._wanted.pop(tp, None)) is not None:
                     gap.is_withdrawn = True  # the topic was recreated, or others have written to the remote topic
-            filling = {tp.topic for tp, (state, _) in found.items() if state in _FILLED}
+            filling = {tp.topic for tp, (state, *_) in found.items() if state in _FILLED}
             if self._current is not None:
                 filling.add(self._current.topic)
             # A partition without a leader delays no other one; it may have fillers, which the configuration keeps.
-            unsure = {tp.topic for tp, (state, _) in found.items() if state is GapState.UNKNOWN}
-        for topic in {tp.topic for tp in unknown} - filling - unsure:
+            unsure = {tp.topic for tp, (state, *_) in found.items() if state is GapState.UNKNOWN}
+        for topic in {tp.topic for tp in found} - filling - unsure:
             if not self._restore(topic, remote(topic)):
                 filling.add(topic)
         with self._lock:
             self._ready |= {
-                tp for tp, (state, _) in found.items() if state is GapState.READY and tp.topic not in filling
+                tp for tp, (state, *_) in found.items() if state is GapState.READY and tp.topic not in filling
             }
             self._waiting = {
                 tp: since(self._waiting.get(tp), _waiting(tp, remote(tp.topic), state))
-                for tp, (state, _) in found.items()
+                for tp, (state, *_) in found.items()
                 if tp not in self._ready
             }
             if self._wanted and (self._thread is None or not self._thread.is_alive()):
                 self._thread = threading.Thread(target=self._run, name="leading-gaps", daemon=True)
                 self._thread.start()
-            return {tp for tp in unknown if tp not in self._ready}
+            return {tp for tp in found if tp not in self._ready}
 
     def is_filling(self, topic: str, remote: str) -> bool:
         """Whether a source topic has partitions that are being filled, or its remote topic has not got its configuration back: it
@@ -243,15 +245,13 @@ class LeadingGaps:
 
     # -- what is there -------------------------------------------------------------------------------------------------
 
-    def _states(
-        self, partitions: list[TopicPartition], remote: Callable[[str], str]
-    ) -> dict[TopicPartition, tuple[GapState, int]]:
-        """The state of each partition, and the source's log start offset. Raises KafkaFailure."""
+    def _states(self, partitions: list[TopicPartition], remote: Callable[[str], str]) -> dict[TopicPartition, _Logs]:
+        """The state of each partition. Raises KafkaFailure."""
         targets = {tp: TopicPartition(remote(tp.topic), tp.partition) for tp in partitions}
         starts = self._source.list_offsets(dict.fromkeys(partitions, EARLIEST))
         target_starts = self._target.list_offsets(dict.fromkeys(targets.values(), EARLIEST))
         target_ends = self._target.list_offsets(dict.fromkeys(targets.values(), LATEST))
-        found: dict[TopicPartition, tuple[GapState, int]] = {}
+        found: dict[TopicPartition, _Logs] = {}
         begun: frozenset[TopicPartition] | None = None
         for tp, target in targets.items():
             start, first, end = starts[tp], target_starts[target], target_ends[target]
@@ -259,7 +259,7 @@ class LeadingGaps:
             if not (isinstance(start, OffsetInfo) and isinstance(first, OffsetInfo) and isinstance(end, OffsetInfo)):
                 failure = next(one for one in (start, first, end) if isinstance(one, KafkaFailure))
                 self._recurring.report(subject, f"The offsets of {tp} cannot be read: {failure}")
-                found[tp] = GapState.UNKNOWN, -1
+                found[tp] = _Logs(GapState.UNKNOWN)
                 continue
             has_fillers = first.offset < end.offset and self._is_filler_at(target, first.offset)
             state = gap_state(start.offset, first.offset, end.offset, has_fillers=has_fillers)
@@ -271,7 +271,7 @@ class LeadingGaps:
                 self._foreign.discard(tp)
             elif tp in self._foreign:
                 state = GapState.FOREIGN
-            found[tp] = state, start.offset
+            found[tp] = _Logs(state, start.offset, end.offset)
             if state is GapState.OVERFILLED:
                 reason = (
                     f"{target} was filled up to offset {end.offset}, but the first record of {tp} has offset {start.offset}. "
@@ -349,7 +349,7 @@ class LeadingGaps:
         """Whether the partition is still to be filled. It may have waited for hours, while a topic was recreated, or others wrote to the
         remote topic. Raises KafkaFailure.
         """
-        state, start = self._states([source], lambda _: gap.target.topic)[source]
+        state, start, _ = self._states([source], lambda _: gap.target.topic)[source]
         if state is not GapState.FILL or gap.is_withdrawn:
             return False
         gap.end = start

@@ -38,7 +38,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class RemoteTopicsPlan:
-    """What `RemoteTopics.ensure` would do: the topics to create, and new partition counts by remote topic.
+    """What `RemoteTopics.ensure` requests: the topics to create, and new partition counts by remote topic.
 
     `wide` topics have more partitions than their sources. `unknown` topics cannot be created, since the configs of
     their sources are not known. `over_limit` topics are not created, or get no more partitions, because of
@@ -84,6 +84,10 @@ class RemoteTopics:
         `source` and `target` are the numbers of partitions by topic on each cluster. The result is `target` with the
         changes that were made and verified. Failures are reported and left out.
         """
+        return {**target, **self._verified(self.request(source, target), target)}
+
+    def request(self, source: Mapping[str, int], target: Mapping[str, int]) -> dict[str, int]:
+        """`ensure`, without verification: the number of partitions of each remote topic that the target has accepted."""
         plan = self.plan(source, target)
         self.over_limit, self.refused = plan.over_limit, {}
         for remote, message in (*plan.wide.items(), *plan.over_limit.items()):
@@ -93,10 +97,10 @@ class RemoteTopics:
         wanted = self._create(plan.create) | self._grow(plan.grow)
         touched = [*(topic.name for topic in plan.create), *plan.grow, *plan.wide, *plan.unknown, *plan.over_limit]
         self.recurring.keep_only("remote topic ", {f"remote topic {remote}" for remote in touched})
-        return {**target, **self._verified(wanted, target)}
+        return wanted
 
     def plan(self, source: Mapping[str, int], target: Mapping[str, int]) -> RemoteTopicsPlan:
-        """What `ensure` would do. Changes nothing; reads from the source the configs of missing topics."""
+        """What `ensure` requests. Changes nothing; reads from the source the configs of missing topics."""
         # Of several topics with one remote topic, it gets the most partitions, and the configs of the first one by name.
         remote_of = {self.selection.remote(topic): topic for topic in sorted(source, key=source.__getitem__)}
         config_of = {self.selection.remote(topic): topic for topic in sorted(source, reverse=True)}
@@ -143,23 +147,16 @@ class RemoteTopics:
             for remote, why in self.limits.exceeded(wanted, existing).items()
         }
 
-    def validate_creation(self, topics: Iterable[NewTopic]) -> dict[str, KafkaFailure | None]:
-        """The target's answers to the creation of these topics, by name; nothing is created."""
-        answers: dict[str, KafkaFailure | None] = {}
-        for request in _by_partitions(topics):
-            answers.update(self.target_admin.create_topics(request, validate_only=True))
-        return answers
-
     def _create(self, new: Iterable[NewTopic]) -> dict[str, int]:
         wanted = {}
-        for request in _by_partitions(new):
+        for request in in_requests(new, lambda topic: topic.partitions):
             answers = self._make(request)
             for topic_ in request:
                 answer = answers.get(topic_.name)
                 if not isinstance(answer, KafkaFailure):
                     log.info("Created remote topic.", topic=topic_.name, partitions=topic_.partitions)
                 elif _code(answer) != ErrorCode.TOPIC_ALREADY_EXISTS:
-                    self._refuse(topic_.name, f"cannot be created: {self.explained(answer)}")
+                    self._refuse(topic_.name, f"cannot be created: {self._explained(answer)}")
                     continue
                 wanted[topic_.name] = topic_.partitions
         return wanted
@@ -196,13 +193,8 @@ class RemoteTopics:
             if isinstance(answer, KafkaFailure) and _code(answer) == ErrorCode.INVALID_CONFIG:
                 self._rejected.add((name, value))
                 cluster = self.selection.target_alias
-                log.warning(
-                    "Cluster %s rejects %s=%s, so remote topics are created without it: %s",
-                    cluster,
-                    name,
-                    value,
-                    answer,
-                )
+                message = f"Cluster {cluster} rejects {name}={value}, so remote topics are created without it: {answer}"
+                self.recurring.report(f"property {name}={value}", message, is_note=True)
         return dataclasses.replace(topic, configs=self._acceptable(topic.configs))
 
     def _acceptable(self, configs: Mapping[str, str]) -> dict[str, str]:
@@ -218,7 +210,7 @@ class RemoteTopics:
                 if not isinstance(answer, KafkaFailure):
                     log.info("Added partitions to remote topic.", topic=remote, partitions=count)
                 elif _code(answer) != ErrorCode.INVALID_PARTITIONS:  # another client has added them
-                    self._refuse(remote, f"cannot get {count} partitions: {self.explained(answer)}")
+                    self._refuse(remote, f"cannot get {count} partitions: {self._explained(answer)}")
                     continue
                 wanted[remote] = count
         return wanted
@@ -253,7 +245,7 @@ class RemoteTopics:
         cluster = self.selection.target_alias
         self.recurring.report(f"remote topic {remote}", f"Topic {remote} on cluster {cluster} {what}")
 
-    def explained(self, failure: KafkaFailure) -> str:
+    def _explained(self, failure: KafkaFailure) -> str:
         """Why a topic cannot be created, and how to fix it."""
         if _code(failure) == ErrorCode.INVALID_REPLICATION_FACTOR:
             return (
@@ -261,10 +253,6 @@ class RemoteTopics:
                 f"Set {REPLICATION_FACTOR_KEY} to at most the number of its brokers, or to -1 for its own default."
             )
         return str(failure)
-
-
-def _by_partitions(topics: Iterable[NewTopic]) -> list[list[NewTopic]]:
-    return in_requests(topics, lambda topic: topic.partitions)
 
 
 def in_requests(topics: Iterable[_T], partitions: Callable[[_T], int]) -> list[list[_T]]:

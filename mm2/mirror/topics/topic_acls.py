@@ -46,7 +46,7 @@ ACLS_PER_REQUEST: Final = 1000
 
 @dataclass(frozen=True)
 class AclPlan:
-    """What `TopicAcls.sync` would do.
+    """What `TopicAcls.sync` does.
 
     ``create`` are ACLs to create. ``note`` are existing ACLs to note as the flow's own, which so far were noted for
     another source ACL or for other flows only. Both are mapped to their source ACLs. ``remove`` are ACLs to delete;
@@ -61,7 +61,7 @@ class AclPlan:
     note: Mapping[AclBinding, AclBinding]
     remove: tuple[AclBinding, ...] | None
     leave: tuple[AclBinding, ...]
-    eased: tuple[AclBinding, ...]
+    eased: frozenset[AclBinding]
     there: frozenset[AclBinding]
     cluster_id: str
 
@@ -85,8 +85,10 @@ class TopicAcls:
     # The ACLs that we have created, with their notes; None while they are not known.
     _created: dict[AclBinding, Mapping[str, Any]] | None = field(default=None, init=False)
     _losses: int = field(default=0, init=False)  # of the ledger, when all notes were in it
-    _logged: set[AclBinding] = field(default_factory=set, init=False)
-    _hint_given: bool = field(default=False, init=False)
+    #: The source ACLs of the last `sync` that deny WRITE to MirrorMaker, and do not deny it on the target.
+    eased: frozenset[AclBinding] = field(default=frozenset(), init=False)
+    #: Whether a cluster has none.
+    lacks_authorizer: bool = field(default=False, init=False)
 
     def sync(self, topics: Collection[str], refused: Collection[str] = ()) -> bool:
         """Create missing ACLs and delete obsolete ones.
@@ -99,13 +101,13 @@ class TopicAcls:
         except BrokerFailure as failure:
             if failure.code != ErrorCode.SECURITY_DISABLED:
                 raise
-            level = log.debug if self._hint_given else log.info
-            self._hint_given = True
+            level = log.debug if self.lacks_authorizer else log.info
+            self.lacks_authorizer = True
             level("A cluster has no authorizer, so there are no ACLs to sync; consider sync.topic.acls.enabled=false.")
             return True
-        for acl in set(plan.eased) - self._logged:
+        for acl in plan.eased - self.eased:
             log.info("ACL is not copied to the target, where only MirrorMaker may write.", acl=sentence(acl))
-        self._logged = set(plan.eased)
+        self.eased = plan.eased
         created = self._create(plan.create)
         removed = True
         if plan.remove is not None:
@@ -120,7 +122,7 @@ class TopicAcls:
         return removed and len(created) == len(plan.create)
 
     def plan(self, topics: Collection[str], refused: Collection[str] = ()) -> AclPlan:
-        """What `sync` would do; changes nothing.
+        """What `sync` does; changes nothing.
 
         Raises KafkaFailure if a cluster does not return its ACLs, SECURITY_DISABLED if it has no authorizer.
         """
@@ -139,7 +141,7 @@ class TopicAcls:
             for acl, of in wanted.items()
             if acl not in copied and covering(acl, of, self.selection) not in there
         }
-        eased = tuple(acl for acl in here if self._denies_us(acl))
+        eased = frozenset(acl for acl in here if self._denies_us(acl))
         if not is_known:
             return AclPlan(create, {}, None, (), eased, frozenset(there), cluster_id)
         # A prefix of an earlier version, in place of which there is now an ACL for each topic.

@@ -40,12 +40,12 @@ class TopicConfigs:
         Raises UnsupportedVersion for a target that cannot alter single properties (before Kafka 2.3).
         """
         complete = True
-        for changes, known in self.plan(pairs):
+        for changes, known in self._changes(pairs):
             complete &= known & self._alter(changes)
         return complete
 
-    def plan(self, pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[dict[str, list[AlterOp]], bool]]:
-        """Yield in batches what `sync` would alter, by remote topic, and whether all of them could be read."""
+    def _changes(self, pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[dict[str, list[AlterOp]], bool]]:
+        """Yield in batches what is to be altered, by remote topic, and whether all of them could be read."""
         for some in chunks(pairs, TOPICS_PER_REQUEST):
             complete = True
             source = self.source_admin.describe_configs([topic for topic, _ in some])
@@ -65,7 +65,7 @@ class TopicConfigs:
                     if operations := self.rules.changes(here, there):
                         changes[remote] = operations
                     else:
-                        self.recurring.resolve(_change_of(remote))
+                        self.recurring.resolve(change_of(remote))
                 elif vanished(here) or vanished(there):
                     self.recurring.resolve(subject)  # the next refresh sees it too
                 else:
@@ -90,10 +90,10 @@ class TopicConfigs:
             if refused:
                 names = ", ".join(sorted(_text(operation) for operation in refused))
                 sentence = f"Of topic {remote} on cluster {self.target} cannot be altered: {names}. {answer}"
-                self.recurring.report(_change_of(remote), sentence)
+                self.recurring.report(change_of(remote), sentence)
                 complete &= _is_rejection(answer)
             else:
-                self.recurring.resolve(_change_of(remote))
+                self.recurring.resolve(change_of(remote))
             if done:
                 log.info("Synced topic configs.", topic=remote, configs=sorted(operation.name for operation in done))
         return complete
@@ -119,7 +119,8 @@ def _is_rejection(failure: KafkaFailure | None) -> bool:
     return isinstance(failure, BrokerFailure) and failure.code in _REJECTIONS
 
 
-def _change_of(remote: str) -> str:
+def change_of(remote: str) -> str:
+    """The subject of a change of a remote topic that the target rejects."""
     # Not the subject of a source topic that cannot be described: under identity naming both have one name.
     return f"change of the configs of {remote}"
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -204,14 +203,6 @@ class WriteDenials:
             if reason := refusal(failure, self.selection.target_alias):
                 raise ConnectError(reason) from failure
             raise
-
-    def plan(self, topics: Collection[str]) -> tuple[list[AclBinding], dict[str, str]]:
-        """The denials that `ensure` would create, and why topics cannot be protected. Raises KafkaFailure."""
-        with suppress(KafkaFailure):  # no ledger yet
-            self._read()
-        there = self._there()
-        wanted, problems = self._wanted(topics, there)
-        return sorted(wanted.keys() - there, key=sentence), problems
 
     def _ensure(self, topics: Collection[str]) -> dict[str, str]:
         ledger = self._read()

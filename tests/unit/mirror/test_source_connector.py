@@ -59,7 +59,7 @@ def test_partitions_are_unknown_and_not_empty_while_no_cluster_responds() -> Non
 def test_partitions_that_the_target_refuses_to_create_have_a_reason() -> None:
     connector = MirrorSourceConnector()
     connector._selection = topic_selection(PROPS)
-    connector._remote_topics = SimpleNamespace(refused={"A.t": "no rights"})  # type: ignore[assignment]
+    connector._syncs = SimpleNamespace(remote_topics=SimpleNamespace(refused={"A.t": "no rights"}))  # type: ignore[assignment]
     found = connector._not_created({"t": 3, "u": 2}, {"A.t": 1})
     assert found == {TopicPartition("t", 1): "no rights", TopicPartition("t", 2): "no rights"}
     preparation = connector._refused(TopicPartition("t", 1), "no rights")

@@ -69,13 +69,13 @@ def test_the_offsets_show_what_a_partition_needs(
 
 def test_a_plan_tells_how_gaps_are_filled() -> None:
     target = TopicPartition("A.orders", 0)
-    assert PlannedGap(target, 0, 20_000_000).details == {
+    assert PlannedGap(target, 0, 20_000_000, by_fillers=True).details == {
         "offsets": "0..19999999",
         "by": "filler records, which are deleted",
         "seconds": "about 7",
         "bytes": "about 17000000",
     }
-    assert PlannedGap(target, 7, 107).details == {
+    assert PlannedGap(target, 7, 107, by_fillers=False).details == {
         "offsets": "7..106",
         "by": "transaction markers with the time of copying",
         "seconds": "about 1",

@@ -308,15 +308,6 @@ def test_without_the_setting_a_target_without_authorizer_is_not_asked() -> None:
     assert denials_of(target, None).ensure([]) == {}
 
 
-def test_a_plan_changes_nothing() -> None:
-    target = Target(OURS, GRANT)
-    assert denials_of(target).plan(["t", "u"]) == ([DENIAL], {})
-    assert target.acls == {OURS, GRANT}
-    target.write([denial_note(DENIAL, "t")])
-    target.acls.add(DENIAL)
-    assert denials_of(target).plan(["t"]) == ([], {})
-
-
 def clients(**props: str) -> MirrorClients:
     base = {"source.cluster.alias": "A", "target.cluster.alias": "B", "target.cluster.bootstrap.servers": "b:9092"}
     return MirrorClients(base | {f"target.cluster.{key.replace('__', '.')}": value for key, value in props.items()})
