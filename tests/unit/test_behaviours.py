@@ -120,6 +120,8 @@ ATTACKERS = {
     "writer of the ledger": (
         "tests/unit/copy/progress/test_ledger.py::test_no_record_of_another_client_prevents_reading_the_ledger",
         "tests/unit/copy/progress/test_ledger.py::test_a_chunk_that_another_client_has_written_is_not_decompressed_without_a_limit",
+        "tests/unit/copy/progress/test_ledger.py::test_an_entry_of_another_client_with_numbers_that_no_log_has_is_none",
+        "tests/unit/copy/progress/test_ledger.py::test_any_value_in_a_field_of_an_entry_is_read_or_refused",
         "tests/unit/mirror/topics/test_remote_acls.py::test_a_note_cannot_make_an_acl_of_somebody_else_the_flow_s_own",
     ),
     "writer of the dead-letter or heartbeats topic": (
