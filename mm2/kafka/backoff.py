@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,25 @@ class Backoff:
         ceiling = max(self.initial_ms, self.max_ms)
         delay_ms = min(float(ceiling), self.initial_ms * 2.0 ** min(attempt, 32))
         return delay_ms * random.uniform(0.8, 1.2) / 1000
+
+
+_HASTY: Final = Backoff(1, 1_000)
+_FREE: Final = 8
+
+
+@dataclass(slots=True)
+class HastyAnswers:
+    """Answers of a broker to Fetch requests that bring nothing, and come before it has waited as requested.
+
+    A broker sends a few of them, for example after an election. One that sends nothing else would be asked without end.
+    """
+
+    count: int = 0
+
+    def pause_s(self, *, is_hasty: bool) -> float:
+        """Seconds to wait before the next request, after this answer."""
+        self.count = self.count + 1 if is_hasty else 0
+        return _HASTY.delay_s(self.count - _FREE) if self.count >= _FREE else 0.0
 
 
 @dataclass(slots=True)

@@ -238,3 +238,8 @@ def is_unavailable(failure: KafkaFailure) -> bool:
     False for an interrupted TLS handshake: a wrong port or security.protocol is likelier than a broker that is being stopped.
     """
     return isinstance(failure, ConnectFailure) and failure.retriable and not isinstance(failure, TlsFailure)
+
+
+def is_answer(failure: KafkaFailure) -> bool:
+    """Whether a broker has answered so: with an error code, or with what cannot be read. No operator of this process has caused it."""
+    return isinstance(failure, BrokerFailure | CorruptBatch) and not getattr(failure, "is_denied", False)

@@ -120,12 +120,15 @@ ATTACKERS = {
     "writer of the ledger": (
         "tests/unit/copy/progress/test_ledger.py::test_no_record_of_another_client_prevents_reading_the_ledger",
         "tests/unit/copy/progress/test_ledger.py::test_a_chunk_that_another_client_has_written_is_not_decompressed_without_a_limit",
+        "tests/unit/copy/progress/test_ledger.py::test_an_entry_of_another_client_with_numbers_that_no_log_has_is_none",
+        "tests/unit/copy/progress/test_ledger.py::test_any_value_in_a_field_of_an_entry_is_read_or_refused",
         "tests/unit/mirror/topics/test_remote_acls.py::test_a_note_cannot_make_an_acl_of_somebody_else_the_flow_s_own",
     ),
     "writer of the dead-letter or heartbeats topic": (
         "tests/unit/observer/test_clocks.py::test_a_corrected_clock_of_a_writer_does_not_hide_its_heartbeats",
     ),
     "member of the Connect group (READ on the group)": (
+        "tests/unit/connect/herder/test_internal_requests.py::test_responses_that_are_received_at_the_same_time_have_a_limit_together",
         "tests/integration/connect/test_malformed_members.py::test_a_member_with_a_malformed_state_ends_no_leader",
         "tests/integration/connect/test_malformed_members.py::test_a_malformed_assignment_of_another_leader_ends_no_worker",
         "tests/systems/test_a13_forwarding.py::test_a13_a_process_that_does_not_prove_itself_gets_no_credentials",
@@ -144,11 +147,14 @@ ATTACKERS = {
     "malicious source broker": (
         "tests/integration/kafka/test_kafka_client.py::test_a_host_of_the_metadata_gets_nothing_before_it_has_proved_its_name",
         "tests/integration/kafka/test_kafka_client.py::test_without_a_check_of_its_name_a_host_of_the_metadata_gets_what_the_mechanism_sends",
+        "tests/unit/kafka/client/test_absurd_answers.py::test_each_call_ends_with_what_was_asked_for_or_a_typed_failure",
         "tests/fuzz/test_hostile_process.py::test_a_hostile_source_is_reported_and_harms_no_other_flow",
         "tests/fuzz/test_hostile_source.py::test_every_call_ends_with_a_result_or_a_typed_failure",
     ),
     "malicious target broker": (
         "tests/faults/test_malicious_target.py::test_a_malicious_target_ends_no_flow_into_another_one",
+        "tests/faults/test_malicious_target.py::test_no_absurd_answer_is_asked_for_again_and_again",
+        "tests/unit/mirror/process/test_maker.py::test_a_target_that_answers_its_first_request_with_an_error_postpones_its_own_flows",
         "tests/unit/kafka/client/test_answer_checks.py::test_an_array_of_two_billion_items_in_a_small_frame_is_refused",
         "tests/fuzz/test_hostile_source.py::test_every_call_ends_with_a_result_or_a_typed_failure",
     ),

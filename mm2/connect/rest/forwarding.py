@@ -50,10 +50,10 @@ _CONFLICT: Final = 409
 _NO_CONTENT: Final = 204
 #: Added to the other worker's own time limit.
 _GRACE_S: Final = 10.0
-#: Of another worker's response; the largest is an offsets list of two million partitions.
-_MOST_BYTES: Final = 256 << 20
-#: Of the response to a challenge. A worker of Java answers with what the path has, which may be any list.
-_PROOF_BYTES: Final = 16 << 20
+#: Of another worker's response, an offsets list of 300,000 partitions, and of all that are being received. As objects they take ten
+#: times as much.
+_MOST_BYTES: Final = 32 << 20
+_MOST_OF_ALL_BYTES: Final = 2 * _MOST_BYTES
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,7 @@ class RestClient:
     def __init__(self, props: Mapping[str, str], timeout_s: float) -> None:
         self._props = dict(props)
         self._timeout_s = timeout_s
+        self._received_bytes = 0
 
     async def request(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes, voucher: Mapping[str, str] | None = None
@@ -93,16 +94,17 @@ class RestClient:
         """
         challenge = new_challenge()
         sent = {"User-Agent": "kafka-connect", "Accept-Encoding": "identity", CHALLENGE_HEADER: challenge}
-        response, _ = await self._exchange("GET", f"{base.rstrip('/')}{path}", sent, b"", most_bytes=_PROOF_BYTES)
+        # The body is not read: a worker of Java answers with what the path has, which may be any list.
+        response, _ = await self._exchange("GET", f"{base.rstrip('/')}{path}", sent, b"", reads_body=False)
         return hmac.compare_digest(
             response.headers.get(PROOF_HEADER, "").encode(), proof(key, base, challenge).encode()
         )
 
     async def _exchange(
-        self, method: str, url: str, sent: Mapping[str, str], body: bytes, *, most_bytes: int | None = None
+        self, method: str, url: str, sent: Mapping[str, str], body: bytes, *, reads_body: bool = True
     ) -> tuple[httpx.Response, bytes]:
         """The response and its body. Raises RestFailure."""
-        limit_s, most_bytes = self._timeout_s + _GRACE_S, most_bytes or _MOST_BYTES
+        limit_s = self._timeout_s + _GRACE_S
         content = bytearray()
         try:
             async with (
@@ -115,10 +117,15 @@ class RestClient:
                 ) as client,
                 client.stream(method, url, headers=sent, content=body or None) as response,
             ):
+                if not reads_body:
+                    return response, b""
                 async for chunk in response.aiter_raw():
                     content += chunk
-                    if len(content) > most_bytes:
-                        raise _failed(f"the response has more than {most_bytes} bytes")
+                    self._received_bytes += len(chunk)
+                    if len(content) > _MOST_BYTES:
+                        raise _failed(f"the response has more than {_MOST_BYTES} bytes")
+                    if self._received_bytes > _MOST_OF_ALL_BYTES:
+                        raise _failed(f"more than {_MOST_OF_ALL_BYTES} bytes of responses are being received")
         except TimeoutError as error:
             log.warning("request not forwarded, no complete response in time", url=url)
             raise _failed(f"no complete response within {limit_s:g} s") from error
@@ -133,6 +140,8 @@ class RestClient:
             log.exception("request could not be forwarded", url=url)
             message = str(error) or type(error).__name__
             raise _failed(message) from error
+        finally:
+            self._received_bytes -= len(content)
         return response, bytes(content)
 
 

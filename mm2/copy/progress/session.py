@@ -33,6 +33,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from mm2.codec import decode, decode_fields, encode, encode_fields, read_json, stored
 from mm2.copy.progress.segments import SegmentChunk, Trail, UnwrittenChunks
+from mm2.kafka.records.batch import LAST_BASE_OFFSET
 from mm2.kafka.structs import ProducerIdentity, TopicPartition
 from mm2.reasons import OriginCode
 
@@ -412,7 +413,12 @@ class LedgerEntry:
                 names = {"topic": data["topic"], "partition": data["partition"], "mark": data["before"][0]}
                 state = {**state, **names, "source": state, "target": {"topic": topic, "id": target_id}}
             data = {**data, "before": [*data["before"], state]}
-        return decode_fields(cls, data)
+        entry = decode_fields(cls, data)
+        numbers = (entry.mark.source, entry.mark.target, entry.written_by, entry.origin.target)
+        if not all(-1 <= number <= LAST_BASE_OFFSET for number in numbers):
+            message = f"no log has these offsets and producer: {numbers}"
+            raise ValueError(message)
+        return entry
 
 
 def _state_of(entry: LedgerEntry) -> dict[str, Any]:

@@ -89,7 +89,7 @@ class Connection:
         Raises the ConnectFailure family, AuthenticationFailure or UnsupportedVersion, each within `timeout_s` seconds.
         """
         deadline = time.monotonic() + timeout_s
-        who = f"broker {address_text(host, port)}" + (f" of cluster {cluster}" if cluster else "")
+        who = f"broker {in_message(address_text(host, port))}" + (f" of cluster {cluster}" if cluster else "")
         stream = dial(host, port, settings, deadline=deadline, who=who, failures=failures)
         connection = cls(stream, host, port, settings, who)
         try:

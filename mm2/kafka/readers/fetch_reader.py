@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from mm2.kafka.backoff import Backoff
+from mm2.kafka.backoff import Backoff, HastyAnswers
 from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.client.connection import Connection
 from mm2.kafka.error_codes import ErrorCode
@@ -62,6 +62,8 @@ class LeaderConnection:
         self.requested: tuple[TopicPartition, ...] = ()
         self.has_rack = False
         self.sent_s = time.monotonic()
+        self._wait_s = 0.0
+        self._hasty = HastyAnswers()
         self._session = FetchSession({})
         self._version = 0
         self._correlation_id = 0
@@ -121,7 +123,13 @@ class LeaderConnection:
         self.has_rack = bool(rack)
         self.requested = tuple(offsets)
         self.sent_s = time.monotonic()
+        self._wait_s = limits.max_wait_ms / 1000
         connection.send_buffers([frame])
+
+    def pause_s(self, answer: Iterable[Fetched]) -> float:
+        """Seconds to wait before the next request, after this answer."""
+        is_early = time.monotonic() - self.sent_s < self._wait_s / 2
+        return self._hasty.pause_s(is_hasty=is_early and not any(one.records for one in answer))
 
     def receive(self, buffer: bytearray, timeout_s: float) -> tuple[list[Fetched], int]:
         """The partitions of the response, which are views into ``buffer``, and its size in bytes. Raises KafkaFailure.
@@ -362,6 +370,11 @@ class FetchReader:
             else:
                 self._results[tp] = one
                 self._retries.pop(tp, None)
+        if pause_s := leader.pause_s(fetched):
+            until_s = time.monotonic() + pause_s
+            for tp in requested:
+                failures, at_s = self._retries.get(tp, (0, 0.0))
+                self._retries[tp] = failures, max(at_s, until_s)
 
     def _is_about_replica(self, one: Fetched, node: int) -> bool:
         """Whether this part of a response is no result, because another broker has to be asked."""

@@ -329,7 +329,7 @@ class KafkaBasedLog:
         wait_ms = wait_ms if self._has_read else 0
         limits = FetchReaderLimits(wait_ms, _FETCH_BYTES, _PARTITION_BYTES, read_committed=self._read_committed)
         self._reader.send(self._positions, limits, metadata=metadata, last_epochs=self._epochs)
-        largest = 0
+        largest = self._receive()  # without a request in flight, this waits until one may be sent
         while self._reader.has_results:
             largest = max(largest, self._receive())
         if len(self._buffer) > _KEPT_BUFFER_BYTES and largest <= _KEPT_BUFFER_BYTES:

@@ -50,7 +50,7 @@ from mm2.connect.stores.config_store import PrivilegedWriteError
 from mm2.connect.tls import ListenerTls
 from mm2.copy.driver.engine import CopyEngine
 from mm2.kafka.error_codes import ErrorCode
-from mm2.kafka.errors import BrokerFailure, KafkaFailure, is_unavailable
+from mm2.kafka.errors import BrokerFailure, KafkaFailure, is_answer, is_unavailable
 from mm2.mirror.common.plugins import connect_plugins, plugin_limits, plugin_props
 from mm2.mirror.common.recurring_errors import RecurringErrors
 from mm2.mirror.groups.checkpoint_latency import LATENCY_RESOURCE, CheckpointLatencies
@@ -451,8 +451,8 @@ class MirrorMaker:
     def _check_target(self, flow: Flow, plan: FlowPlan) -> None:
         """Check the target of a flow.
 
-        Raises ConnectError at once if the target rejects the connection, and TargetUnavailable after five seconds without an
-        answer.
+        Raises ConnectError at once if the target rejects the connection, TargetUnavailable at once after an answer with an error
+        code or that cannot be read, and after five seconds without an answer.
         """
         alias = flow.pair.target
         servers = plan.worker.get("bootstrap.servers")
@@ -467,7 +467,7 @@ class MirrorMaker:
             except KafkaFailure as failure:
                 passing = is_unavailable(failure)
                 if not passing or time.monotonic() > deadline or self._stopping.is_set():
-                    refused = TargetUnavailable if passing else ConnectError
+                    refused = TargetUnavailable if passing or is_answer(failure) else ConnectError
                     raise refused(f"The target cluster {where} cannot be used: {failure}") from failure
                 if not logged:
                     log.warning("The target cluster %s does not answer yet: %s", where, failure)
@@ -573,7 +573,7 @@ def _may_pass(failure: BaseException | None) -> bool:
     cause = failure.__cause__ if isinstance(failure, ConnectError) else failure
     if isinstance(cause, BrokerFailure) and cause.code == ErrorCode.INVALID_REPLICATION_FACTOR:
         return True
-    return isinstance(cause, KafkaFailure) and cause.retriable
+    return isinstance(cause, KafkaFailure) and (cause.retriable or is_answer(cause))
 
 
 def _stop_flows(flows: Sequence[Flow], deadline: float, *, unless: threading.Event | None = None) -> None:

@@ -7,6 +7,7 @@ from typing import Final
 
 from mm2.copy.executor.clusters.brokers import BrokerAddress, Link
 from mm2.copy.executor.partition.cursor import Cursor
+from mm2.kafka.backoff import HastyAnswers
 from mm2.kafka.structs import PartitionInfo, TopicInfo, TopicPartition
 from mm2.kafka.wire import fetch
 from mm2.kafka.wire.fetch import FetchSession, Position
@@ -90,6 +91,7 @@ class SourceBroker(Link):
     wait_ms: int = 0  # maximum time until the broker responds
     paced_until_s: float = 0.0  # monotonic; the next request waits until then
     quiet: int = 0  # consecutive responses without records
+    hasty: HastyAnswers = field(default_factory=HastyAnswers)
     fetch_states: dict[TopicPartition, PartitionFetchState] = field(default_factory=dict)  # all partitions
     # To be considered for the next request.
     to_consider: dict[TopicPartition, PartitionFetchState] = field(default_factory=dict)

@@ -274,6 +274,13 @@ class Source(Brokers[SourceBroker]):
         broker.asked_at = now
         channel.send([frame], correlation_id)
 
+    def _ask_after(self, broker: SourceBroker, pause_s: float) -> None:
+        if not pause_s:
+            self._ask(broker)
+            return
+        broker.paced_until_s = time.monotonic() + pause_s
+        self._loop.call_later(pause_s, self._pace_ended, broker)
+
     def _pace_ended(self, broker: SourceBroker) -> None:
         broker.paced_until_s = 0.0
         self._ask(broker)
@@ -283,6 +290,7 @@ class Source(Brokers[SourceBroker]):
         self._ask(broker)
 
     def _answered(self, broker: SourceBroker, frame: memoryview) -> None:
+        is_early = broker.asked_at is not None and time.monotonic() - broker.asked_at < broker.wait_ms / 2000
         broker.asked_at = None
         self._responded(broker)
         if self._closed:
@@ -298,7 +306,7 @@ class Source(Brokers[SourceBroker]):
                 self._refresh(0.1)
                 self._loop.call_later(0.1, self._ask, broker)
             else:
-                self._ask(broker)
+                self._ask_after(broker, broker.hasty.pause_s(is_hasty=True))
             return
         except CorruptBatch as error:
             if broker.channel is not None:
@@ -342,11 +350,9 @@ class Source(Brokers[SourceBroker]):
             if len(frame) <= _SMALL_BYTES:
                 self.on_small_response()
         finally:
-            if len(frame) <= _PACED_BYTES and _batches(answer) >= _PACED_BATCHES:
-                broker.paced_until_s = time.monotonic() + _PACE_S
-                self._loop.call_later(_PACE_S, self._pace_ended, broker)
-            else:
-                self._ask(broker)
+            is_hasty = is_early and not any(fetched.records for fetched in answer)
+            is_small = len(frame) <= _PACED_BYTES and _batches(answer) >= _PACED_BATCHES
+            self._ask_after(broker, broker.hasty.pause_s(is_hasty=is_hasty) or (_PACE_S if is_small else 0.0))
 
     def _partition_failed(self, broker: SourceBroker, fetch_state: PartitionFetchState, fetched: Fetched) -> None:
         failure = BrokerFailure.of(fetched.error_code, subject=self._reading(fetched.topic_partition), needed="READ")

@@ -17,7 +17,7 @@ from mm2.config.configdef import ConfigException
 from mm2.connect.herder.internal_requests import InternalRequests, RequestRefused
 from mm2.connect.request_signing import SessionKey
 from mm2.connect.rest.failures import RestFailure
-from mm2.connect.rest.forwarding import RestClient
+from mm2.connect.rest.forwarding import _MOST_OF_ALL_BYTES, RestClient
 
 KEY = SessionKey(bytes(32), "HmacSHA256", 0)
 
@@ -142,6 +142,30 @@ def test_a_response_of_another_worker_has_a_limit(leader: Leader, monkeypatch: p
         InternalRequests({}, algorithm="HmacSHA256").fence(leader.url, "c", KEY)
     with pytest.raises(RestFailure, match="the response has more than 2 bytes"):
         asyncio.run(RestClient({}, 5).request("PUT", leader.url, {}, b""))
+
+
+def test_responses_that_are_received_at_the_same_time_have_a_limit_together(
+    leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them had 256 MB."""
+    assert _MOST_OF_ALL_BYTES <= 64 << 20
+    monkeypatch.setattr("mm2.connect.rest.forwarding._MOST_OF_ALL_BYTES", 1)
+    client = RestClient({}, 5)
+    leader.answer = (200, b"{}")
+    with pytest.raises(RestFailure, match="more than 1 bytes of responses are being received"):
+        asyncio.run(client.request("PUT", leader.url, {}, b""))
+    monkeypatch.setattr("mm2.connect.rest.forwarding._MOST_OF_ALL_BYTES", 2)
+    for _ in range(3):  # what has been received does not count any more
+        assert asyncio.run(client.request("PUT", leader.url, {}, b"")).body == {}
+
+
+def test_of_the_response_to_a_challenge_only_the_header_is_read(
+    leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker of Java answers with any list, a rogue member of the group with as much as it likes."""
+    monkeypatch.setattr("mm2.connect.rest.forwarding._MOST_BYTES", 1)
+    leader.answer = (200, b"{ }")
+    assert asyncio.run(RestClient({}, 5).proves(leader.url, "/", KEY)) is False
 
 
 def test_a_worker_with_https_sends_nothing_by_http(leader: Leader) -> None:

@@ -1,3 +1,4 @@
+import json
 import zlib
 from collections import Counter
 from unittest.mock import patch
@@ -26,7 +27,7 @@ from mm2.copy.progress.ledger import (
     verified_record,
 )
 from mm2.copy.progress.segments import Segment, SegmentChunk, Trail, UnwrittenChunks
-from mm2.copy.progress.session import Lease, LedgerEntry, Mark, PartitionCondition, PreviousCommit, Start
+from mm2.copy.progress.session import CopyOrigin, Lease, LedgerEntry, Mark, PartitionCondition, PreviousCommit, Start
 from mm2.kafka.records.record import Record
 from mm2.kafka.structs import TopicPartition
 from mm2.reasons import OffsetReason, OffsetReasonCode
@@ -357,6 +358,37 @@ def test_no_record_of_another_client_prevents_reading_the_ledger(value: bytes) -
     assert ledger.verified(one) is None
     assert ledger.throttles() == {}
     assert ledger.pauses().keys() <= {("u", None), ("t", 5)}
+
+
+@pytest.mark.parametrize("number", [-7, -(1 << 63), (1 << 63) - 1])
+@pytest.mark.parametrize(("field", "place"), [("mark", 0), ("mark", 1), ("origin", 1), ("written_by", None)])
+def test_an_entry_of_another_client_with_numbers_that_no_log_has_is_none(
+    field: str, place: int | None, number: int
+) -> None:
+    """What is at such an offset cannot be read, and what is written after it has no offset."""
+    record = entry_record(LedgerEntry("t", 0, "A.t", Mark(5, 7, 2), written_by=3, origin=CopyOrigin("", 4)))
+    value = json.loads(record.value or b"")
+    ledger = Ledger()
+    ledger.apply(record.key, record.value)
+    assert ledger.entry(TopicPartition("t", 0)) is not None
+    if place is None:
+        value[field] = number
+    else:
+        value[field][place] = number
+    ledger.apply(record.key, json.dumps(value).encode())
+    assert ledger.entry(TopicPartition("t", 0)) is None
+
+
+@pytest.mark.parametrize("forged", [None, True, 1.5, "x", [], {}, [1, 2, 3, 4], "\ud800"])
+def test_any_value_in_a_field_of_an_entry_is_read_or_refused(forged: object) -> None:
+    """Each field of an entry by itself, with the newest ones."""
+    record = entry_record(LedgerEntry("t", 0, "A.t", Mark(5, 7, 2), written_by=3, origin=CopyOrigin("", 4)))
+    value = json.loads(record.value or b"")
+    for field in value:
+        ledger = Ledger()
+        ledger.apply(record.key, json.dumps({**value, field: forged}).encode())
+        entry = ledger.entry(TopicPartition("t", 0))
+        assert entry is None or entry_record(entry).value, field
 
 
 def test_thousands_of_records_of_another_client_do_not_fill_the_log() -> None:

@@ -13,6 +13,7 @@ from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, 
 from mm2.copy.executor.clusters.discovery import new_producer
 from mm2.kafka.admin import Admin
 from mm2.kafka.client.cluster import Cluster
+from mm2.kafka.client.connection import Connection
 from mm2.kafka.errors import BrokerFailure, CorruptBatch, KafkaFailure
 from mm2.kafka.producer.transactions import TransactionCoordinatorClient
 from mm2.kafka.settings.client_settings import ClientSettings
@@ -137,6 +138,33 @@ def test_each_call_ends_with_what_was_asked_for_or_a_typed_failure(broker: Absur
             assert not isinstance(one, OffsetInfo) or 0 <= one.offset < 1 << 62, name
             assert not isinstance(one, ProducerIdentity) or min(one) >= 0, name
             assert not isinstance(one, BrokerFailure | CorruptBatch) or len(str(one)) < 4_000, name
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+def test_each_login_ends_soon(broker: AbsurdBroker, mechanism: str) -> None:
+    """With a login, or with one failure of limited length."""
+    login = "scram.ScramLoginModule" if mechanism.startswith("SCRAM") else "plain.PlainLoginModule"
+    props = {
+        **_props(broker.port),
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": mechanism,
+        "sasl.jaas.config": f'org.apache.kafka.common.security.{login} required username="u" password="p";',
+    }
+    settings = ClientSettings.from_props(props, client_id="c")
+    with closing(Cluster(settings, name="A")) as cluster:
+        try:
+            cluster.metadata([TOPIC])
+        except KafkaFailure as failure:
+            assert len(str(failure)) < 4_000  # noqa: PT017
+    assert broker.answers.total() <= _MOST_REQUESTS
+
+
+def test_the_name_of_a_host_is_short_in_messages() -> None:
+    """A megabyte of it was logged with each failure to connect."""
+    settings = ClientSettings.from_props({"bootstrap.servers": "localhost:1"}, client_id="c")
+    with pytest.raises(KafkaFailure) as caught:
+        Connection.open("x" * (1 << 20), 1, settings, timeout_s=60, cluster="A")
+    assert len(str(caught.value)) < 4_000
 
 
 def test_partitions_that_an_answer_leaves_out_are_not_in_the_transaction() -> None:

@@ -677,3 +677,15 @@ def test_failures_of_a_consumer() -> None:
     assert isinstance(consumer.fetcher.failure, BrokerFailure)
     assert consumer.fetcher.failure.code == forbidden
     consumer.close()
+
+
+def test_a_leader_that_answers_at_once_with_nothing_is_asked_less_and_less() -> None:
+    """Without an end it was asked as often as it answered."""
+    cluster = FetchCluster({T0: 1})
+    reader = FetchReader(cast(Cluster, cluster))
+    limits = FetchReaderLimits(60_000, 1 << 20, 1 << 20)
+    for _ in range(1_000):
+        reader.send({T0: 0}, limits)
+        reader.receive(0.0)
+    assert len(cluster.requests) < 100
+    reader.close()

@@ -23,8 +23,9 @@ from mm2.connect.herder.distributed import DistributedHerder
 from mm2.connect.stores.config_state import ClusterConfigState, ConnectorTaskId
 from mm2.connect.stores.config_store import PrivilegedWriteError
 from mm2.kafka.error_codes import ErrorCode
-from mm2.kafka.errors import BrokerFailure, TimeoutFailure
+from mm2.kafka.errors import AuthenticationFailure, BrokerFailure, TimeoutFailure, UnreadableAnswer
 from mm2.mirror.common.plugins import connect_plugins, plugin_limits
+from mm2.mirror.common.recurring_errors import RecurringErrors
 from mm2.mirror.process import maker
 from mm2.mirror.process.config_file import ConfigFile
 from mm2.mirror.process.maker import Configurer, Flow, FlowFailed, MirrorMaker, _frozen
@@ -148,6 +149,8 @@ ONE, OTHER = SourceAndTarget("A", "B"), SourceAndTarget("A", "C")
         TimeoutFailure("topic mm2-offsets.A.internal of cluster B was not read to its end"),
         pytest.param(write_failure(), id="while-it-creates-a-topic"),
         pytest.param(caused_by(BrokerFailure.of(ErrorCode.INVALID_REPLICATION_FACTOR)), id="too-few-brokers-yet"),
+        pytest.param(caused_by(BrokerFailure.of(999)), id="an-unknown-error-code"),
+        pytest.param(caused_by(UnreadableAnswer("offset is -7")), id="an-unreadable-answer"),
     ],
 )
 def test_a_flow_that_cannot_load_its_topics_yet_does_not_end_the_others(failure: Exception) -> None:
@@ -335,3 +338,32 @@ def test_a_follower_with_another_file_logs_the_difference_once() -> None:
         configurer.report_difference(follower)
         configurer.report_difference(follower)
     assert not lines
+
+
+class CheckedFlows(ProcessOfFlows):
+    """A process whose first target answers its check with this failure."""
+
+    def __init__(self, failure: Exception) -> None:
+        super().__init__({ONE: EndedHerder(None), OTHER: EndedHerder(None)})
+        self._failure, self._recurring = failure, RecurringErrors()
+        self._plans = {pair: cast(Any, SimpleNamespace(worker={})) for pair in (ONE, OTHER)}
+        cast(Any, self.flows[0].node).check = self._refuse
+        cast(Any, self.flows[1].node).check = lambda _: "id"
+
+    def _refuse(self, _timeout_s: float) -> str:
+        raise self._failure
+
+
+@pytest.mark.parametrize("failure", [BrokerFailure.of(999), BrokerFailure.of(-1), UnreadableAnswer("offset is -7")])
+def test_a_target_that_answers_its_first_request_with_an_error_postpones_its_own_flows(failure: Exception) -> None:
+    """It ended the start of the flows into all others."""
+    process = CheckedFlows(failure)
+    process._check_targets()
+    assert [flow.pair for flow in process.flows] == [OTHER]
+    assert process._waiting == {ONE}
+
+
+def test_a_target_that_rejects_the_credentials_ends_the_start() -> None:
+    """The file has to be changed."""
+    with pytest.raises(ConnectError, match="cannot be used: wrong password"):
+        CheckedFlows(AuthenticationFailure("wrong password"))._check_targets()

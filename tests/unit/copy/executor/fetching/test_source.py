@@ -826,3 +826,18 @@ class _OneInTime(Feed):
         _OneInTime.is_over = True
         if not self.passed_over:
             super().take(fetched, leader_epoch)
+
+
+def test_a_broker_that_answers_at_once_with_nothing_is_asked_less_and_less() -> None:
+    """Without an end it was asked as often as it answered."""
+
+    async def scenario(scene: Scene) -> None:
+        line = scene.line(Feed(TopicPartition("t", 0)))
+        line.ask()
+        for _ in range(1_000):
+            if line.broker.asked_at is not None:
+                line.answer()
+            line.ask()
+        assert len(line.asked) < 100
+
+    play(scenario, limits=FetchLimits(max_wait_ms=60_000))
