@@ -31,6 +31,7 @@ from mm2.copy.executor.partition.events import (
     SourceDiverged,
     SourceRecreated,
     StateChanged,
+    TransactionsBegin,
     Unreadable,
 )
 from mm2.copy.executor.partition.outbox import Outbox
@@ -61,6 +62,7 @@ from mm2.copy.executor.sessions.target_search import TargetSearch
 from mm2.copy.executor.target.dead_letters import Quarantine
 from mm2.copy.executor.target.gap_fills import GapFills
 from mm2.copy.executor.target.size_limits import SizeLimits
+from mm2.copy.executor.target.target_watch import TargetWatch
 from mm2.copy.states import PartitionState
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
@@ -88,6 +90,7 @@ class PartitionEvents:
         fills: GapFills,
         quarantine: Quarantine | None,
         size_limits: SizeLimits,
+        watch: TargetWatch,
     ) -> None:
         self._link = link
         self._source = source
@@ -101,6 +104,7 @@ class PartitionEvents:
         self._fills = fills
         self._quarantine = quarantine
         self._size_limits = size_limits
+        self._watch = watch
         self._log = structlog.get_logger(__name__)
 
     def handle(self, partition: TopicPartition, event: PartitionEvent) -> None:
@@ -119,6 +123,9 @@ class PartitionEvents:
                 self._source.resume()
             case GapDue(version):
                 self._fills.fill(cursor, version)
+            case TransactionsBegin():
+                self._commits.remember_start(cursor)
+                self._watch.prove(cursor)
             case PartitionStopped():
                 self._stopped(cursor)
             case TargetGap(first, end, own):

@@ -207,13 +207,11 @@ class CheckpointInputs:
     def _follow(self, side: Side, topic: str) -> LedgerLog | None:
         """Read and follow a ledger; None if it cannot be read."""
         cluster = self._clients.alias(side)
-        settings = self._clients.settings(side, ClientKind.CONSUMER, "ledger-consumer")
-        reader = LedgerLog(settings, topic, name=cluster)
+        reader = self._clients.ledger_log(side, topic)
         self._logs.append(reader)
         try:
             reader.start(_READ_TIMEOUT_S)
         except KafkaFailure as failure:
-            reader.stop()
             self._logs.remove(reader)
             if not self._stopping.is_set():
                 self._recurring.report(

@@ -173,7 +173,7 @@ def test_a_source_that_has_lost_a_broker_is_left_with_all_its_groups(
     write(source, topic, [(None, NUMBER)] * 1_200, 0)
     write(source, topic, [(None, NUMBER)] * 50, 1)
     create(source, "mm2-offset-syncs.B.internal")
-    groups = []
+    groups: list[str] = []
     for coordinator in halved.brokers:
         named = (f"{unique}-{number}" for number in range(1_000))
         groups += itertools.islice(

@@ -79,7 +79,6 @@ class Commits:
         # Callbacks for a commit with that lease, or a later one.
         self._waiting: dict[TopicPartition, list[tuple[Lease, Callable[[], None]]]] = {}
         self._ledger_unavailable_s = 0.0
-        positions.on_committed = self.committed
         self._log = structlog.get_logger("mm2.copy.executor.commits")
 
     async def claim(self) -> bool:
@@ -145,8 +144,9 @@ class Commits:
             # In the next iteration of the loop, so that partitions that start together share a batch.
             asyncio.get_running_loop().call_soon(self._positions.flush)
 
-    def committed(self, source: TopicPartition, entry: LedgerEntry) -> None:
+    def _committed(self, entry: LedgerEntry) -> None:
         """A commit is written."""
+        source = entry.source
         self._cursors[source].window.trail.written()
         waiting = self._waiting.get(source)
         if not waiting:
@@ -269,7 +269,7 @@ class Commits:
 
     def _write(self, cursor: Cursor, entry: LedgerEntry) -> None:
         self._written[cursor.partition] = state_of(cursor)
-        self._positions.commit(Commit(entry, *cursor.window.trail.take_changed()))
+        self._positions.commit(Commit(entry, *cursor.window.trail.take_changed()), self._committed)
 
     def _commit_again(self, cursor: Cursor) -> None:
         self._awake.wake(cursor)
