@@ -173,7 +173,8 @@ def partition_events(cursors: Mapping[TopicPartition, Cursor], **parts: Any) -> 
     """What acts on events, with these parts only."""
     names = ("link", "source", "sink", "awake", "new_sessions", "search", "losses", "commits", "fills", "quarantine")
     found = {**dict.fromkeys((*names, "size_limits", "watch")), "awake": AwakeCursors(), **parts}
-    return PartitionEvents(cursors=cursors, **cast(Any, found))
+    fields = {f"_{name}": part for name, part in {**found, "cursors": cursors}.items()}
+    return PartitionEvents(**cast(Any, fields))
 
 
 class Bench:
