@@ -174,13 +174,8 @@ class Sides:
         found = value_of(found)
         if side is Side.SOURCE:
             check_leader(found)
-        settings = self.clients.settings(side, ClientKind.CONSUMER, "ledger-consumer")
-        log = LedgerLog(settings, topic, name=self.clients.alias(side))
-        try:
-            log.start(READ_S)
-        except BaseException:
-            log.stop()
-            raise
+        log = self.clients.ledger_log(side, topic)
+        log.start(READ_S)
         return log
 
     @property

@@ -35,7 +35,7 @@ from mm2.mirror.source.assigned_partitions import ASSIGNED_PARTITIONS_KEY, decod
 from mm2.mirror.source.record_changes import changes_spec
 from mm2.mirror.source.start_from import START_FROM_KEY, parse_start_from
 from mm2.mirror.source.start_positions import StartPositions
-from mm2.mirror.source.task_ledger import TaskLedger, create_own_topics, existing_ledger, ledger_log
+from mm2.mirror.source.task_ledger import TaskLedger, create_own_topics, existing_ledger
 from mm2.mirror.topics.own_topics import dead_letter_topic, is_reserved, reserved_topics
 from mm2.mirror.topics.routing import topic_route
 
@@ -90,7 +90,9 @@ class MirrorSourceTask(SourceTask):
         create_topics = functools.partial(
             create_own_topics, clients, RecurringErrors(), dead_letters=spec.dead_letter_topic is not None
         )
-        self._ledger = TaskLedger(functools.partial(ledger_log, clients, clients.ledger_topic), create_topics)
+        self._ledger = TaskLedger(
+            functools.partial(clients.ledger_log, Side.TARGET, clients.ledger_topic), create_topics
+        )
         self._positions = StartPositions(spec, self.context, start_from, self._ledger.read, former_ledger)
         self._limits = (spec.throttle, spec.throttle_topics)
         self._engine, self._spec = engine, spec

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from mm2.config.definitions.validators import is_topic_name
-from mm2.copy.progress.ledger import Ledger, LedgerLog, Verified, verified_record
+from mm2.copy.progress.ledger import Ledger, Verified, verified_record
 from mm2.copy.progress.session import LedgerEntry
 from mm2.copy.spec import ChangesSpec
 from mm2.kafka.admin import Admin
@@ -170,13 +170,7 @@ class Verification:
         if vanished(answer):
             return None
         value_of(answer)
-        settings = self._clients.settings(Side.TARGET, ClientKind.CONSUMER, "ledger-consumer")
-        following = LedgerLog(settings, topic, name=self._clients.target_alias)
-        try:
-            following.start(_READ_S)
-        finally:
-            following.stop()
-        return following.ledger
+        return self._clients.ledger_now(Side.TARGET, topic, _READ_S)
 
     def _undone(self, ledger: Ledger | None) -> dict[TopicPartition, bool]:
         """Whether the ledger's entry of a partition belongs to a transaction that was not committed (exactly-once).

@@ -158,7 +158,15 @@ class Caller:
         loop.set_exception_handler(self._on_loop_error)
         limits, pool, throttle = FetchLimits(max_wait_ms=10), BufferPool(), Throttle()
         source = Source(
-            cluster, loop, background, pool, limits, read_committed=True, room=lambda: True, throttle=throttle
+            cluster,
+            loop,
+            background,
+            pool,
+            limits,
+            read_committed=True,
+            room=lambda: True,
+            throttle=throttle,
+            send=lambda: None,
         )
         source.add([bench.cursor])
         for _ in range(20):

@@ -16,12 +16,12 @@ from mm2.config.files.properties import load_properties
 from mm2.config.keys.mirror_keys import SOURCE_CONNECTOR
 from mm2.config.mirrormaker import MirrorMakerConfig, SourceAndTarget
 from mm2.config.providers import ConfigTransformer
-from mm2.copy.progress.ledger import Ledger, LedgerLog
+from mm2.copy.progress.ledger import Ledger
 from mm2.kafka.admin import Admin
 from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, value_of
-from mm2.mirror.common.clients import ClientKind, MirrorClients, Side
+from mm2.mirror.common.clients import MirrorClients, Side
 from mm2.mirror.common.plugins import connect_plugins, plugin_props
 from mm2.mirror.filters import pattern_list
 
@@ -135,7 +135,6 @@ class ConfiguredFlow:
     def ledger(self) -> Ledger:
         """The flow's ledger as it is now. Raises CommandError or KafkaFailure."""
         clients = MirrorClients(self.props)
-        settings = clients.settings(Side.TARGET, ClientKind.CONSUMER, "ledger-consumer")
         topic = clients.ledger_topic
         with self.cluster(Side.TARGET) as admin:
             # A reader would wait for a missing topic, since it might be new.
@@ -144,12 +143,7 @@ class ConfiguredFlow:
             sentence = f"Cluster {self.pair.target} has no ledger {topic}: nothing has been copied there yet, "
             raise CommandError(f"{sentence}not by this version, or the topic was deleted.")
         value_of(found)
-        following = LedgerLog(settings, topic, name=self.pair.target)
-        try:
-            following.start(_READ_S)
-        finally:
-            following.stop()
-        return following.ledger
+        return clients.ledger_now(Side.TARGET, topic, _READ_S)
 
     @contextmanager
     def cluster(self, side: Side) -> Iterator[Admin]:

@@ -203,7 +203,6 @@ class Copier:
         losses = Losses(spec, tasks, source, source_admin, sessions, new_sessions, self._call, commits.then)
         self._tasks = tasks
         self._watch = TargetWatch(link, sink, endpoints.target_cluster, self._call, cursors, tasks, losses)
-        new_sessions.on_transactions = self._begin_transactions
         self._fills = fills = GapFills(link, tasks, endpoints, losses, commits.then)
         self._continued = ContinuedSessions(
             spec, link, tasks, endpoints, cursors, sessions, commits.then, new_sessions, losses
@@ -226,11 +225,8 @@ class Copier:
             fills,
             self._quarantine,
             SizeLimits(tasks, endpoints),
+            self._watch,
         )
-
-    def _begin_transactions(self, cursor: Cursor) -> None:
-        self._commits.remember_start(cursor)
-        self._watch.prove(cursor)
 
     async def _learn_expiration(self) -> None:
         """Find out how long the target's brokers remember producers."""

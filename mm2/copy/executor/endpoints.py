@@ -61,17 +61,6 @@ class Endpoints:
         source_connections, target_connections = await asyncio.gather(
             *(self._connections_to(cluster) for cluster in self._clusters)
         )
-        self.source = Source(
-            self.source_cluster,
-            loop,
-            self._background,
-            self._pool,
-            _fetch_limits(spec),
-            read_committed=spec.read_committed,
-            room=room,
-            throttle=self.throttle,
-            connections=source_connections,
-        )
         self.sink = Sink(
             self.target_cluster,
             loop,
@@ -82,7 +71,18 @@ class Endpoints:
             report=report,
             may_send=may_send,
         )
-        self.source.on_small_response = self.sink.send_scheduled
+        self.source = Source(
+            self.source_cluster,
+            loop,
+            self._background,
+            self._pool,
+            _fetch_limits(spec),
+            read_committed=spec.read_committed,
+            room=room,
+            throttle=self.throttle,
+            send=self.sink.send_scheduled,
+            connections=source_connections,
+        )
         self._opened += [self.source, self.sink]
         self.offsets_cluster, self.offsets_sink = self._sink_of(spec.offsets, "worker", may_send)
         if spec.syncs is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -31,6 +32,7 @@ from mm2.copy.executor.partition.events import (
     SourceDiverged,
     SourceRecreated,
     StateChanged,
+    TransactionsBegin,
     Unreadable,
 )
 from mm2.copy.executor.partition.outbox import Outbox
@@ -61,6 +63,7 @@ from mm2.copy.executor.sessions.target_search import TargetSearch
 from mm2.copy.executor.target.dead_letters import Quarantine
 from mm2.copy.executor.target.gap_fills import GapFills
 from mm2.copy.executor.target.size_limits import SizeLimits
+from mm2.copy.executor.target.target_watch import TargetWatch
 from mm2.copy.states import PartitionState
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
@@ -69,38 +72,27 @@ from mm2.kafka.structs import TopicPartition
 _SEQUENCE_ERRORS: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 
 
+@dataclass(eq=False)
 class PartitionEvents:
     """Acts on the events of the partitions of a micro-batch, and of their outboxes. ``quarantine`` None: there is no dead letter
     topic.
     """
 
-    def __init__(
-        self,
-        link: DriverLink,
-        source: Source,
-        sink: Sink,
-        cursors: Mapping[TopicPartition, Cursor],
-        awake: AwakeCursors,
-        new_sessions: NewSessions,
-        search: TargetSearch,
-        losses: Losses,
-        commits: Commits,
-        fills: GapFills,
-        quarantine: Quarantine | None,
-        size_limits: SizeLimits,
-    ) -> None:
-        self._link = link
-        self._source = source
-        self._sink = sink
-        self._cursors = cursors
-        self._awake = awake
-        self._new_sessions = new_sessions
-        self._search = search
-        self._losses = losses
-        self._commits = commits
-        self._fills = fills
-        self._quarantine = quarantine
-        self._size_limits = size_limits
+    _link: DriverLink
+    _source: Source
+    _sink: Sink
+    _cursors: Mapping[TopicPartition, Cursor]
+    _awake: AwakeCursors
+    _new_sessions: NewSessions
+    _search: TargetSearch
+    _losses: Losses
+    _commits: Commits
+    _fills: GapFills
+    _quarantine: Quarantine | None
+    _size_limits: SizeLimits
+    _watch: TargetWatch
+
+    def __post_init__(self) -> None:
         self._log = structlog.get_logger(__name__)
 
     def handle(self, partition: TopicPartition, event: PartitionEvent) -> None:
@@ -119,6 +111,9 @@ class PartitionEvents:
                 self._source.resume()
             case GapDue(version):
                 self._fills.fill(cursor, version)
+            case TransactionsBegin():
+                self._commits.remember_start(cursor)
+                self._watch.prove(cursor)
             case PartitionStopped():
                 self._stopped(cursor)
             case TargetGap(first, end, own):

@@ -26,7 +26,7 @@ import re
 import threading
 import zlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -268,6 +268,44 @@ def _code(name: Any) -> OffsetReasonCode:
         return OffsetReasonCode.OTHER
 
 
+def _limit_of(value: bytes) -> int:
+    return max(0, int(read_json(value)["bytes.per.sec"]))
+
+
+def _pause_name(key: Any) -> tuple[str, int | None]:
+    topic, *partition = key
+    return _topic(topic), _index(*partition) if partition else None
+
+
+def _pause_of(value: bytes) -> Pause:
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        fields = read_json(value)
+        return Pause(str(fields["by"]), int(fields["since_ms"]), str(fields["reason"]))
+    return Pause("", 0)  # a pause that is not readable is still a pause
+
+
+def _note_name(key: Any) -> tuple[str, ...]:
+    kind, *name = map(str, key)
+    return kind, *name
+
+
+def _verified_of(value: bytes) -> Verified:
+    data = read_json(value)
+    return Verified.of({name: data[name] for name in Verified._fields if name in data})
+
+
+#: Records of neither an entry nor a chunk, by what their keys begin with: what messages call them, the name in the key, and the value
+#: (None: as if the record were deleted). The functions raise ValueError, KeyError, TypeError or AttributeError.
+_NAMED: Final[Mapping[str, tuple[str, Callable[[Any], Any], Callable[[bytes], Any]]]] = {
+    "throttle": ("throttle", _topic, _limit_of),
+    "pause": ("pause", _pause_name, _pause_of),
+    "verified": ("record of a verification", lambda key: _partition(*key), _verified_of),
+    "group": ("record of a group", str, lambda value: _reasons(read_json(value)) or None),
+    "note": ("note", _note_name, bytes),
+}
+_KIND: Final = re.compile(rb'\{"(throttle|pause|verified|group|note)":')
+
+
 class Ledger:
     """The newest record of every key. Thread-safe. `LedgerLog` or the caller supplies the records."""
 
@@ -283,6 +321,12 @@ class Ledger:
         self._notes: dict[str, dict[tuple[str, ...], bytes]] = {}  # by kind: tasks ask for one once a second
         self._note_records: Counter[str] = Counter()
         self._verified: dict[TopicPartition, Verified] = {}
+        self._named: dict[str, dict[Any, Any]] = {
+            "throttle": self._throttles,
+            "pause": self._pauses,
+            "verified": self._verified,
+            "group": self._groups,
+        }
         self._written_ms: dict[TopicPartition, int] = {}
         self._versions: dict[TopicPartition, int] = {}
         self._changes = 0
@@ -293,20 +337,9 @@ class Ledger:
         if key is not None and len(key) > _KEY_BYTES:
             self._warnings.warning("ledger record with a key that is too long", key=in_log(key))
             return
-        if key is not None and key.startswith(b'{"throttle":'):
-            self._apply_throttle(key, value)
-            return
-        if key is not None and key.startswith(b'{"pause":'):
-            self._apply_pause(key, value)
-            return
-        if key is not None and key.startswith(b'{"verified":'):
-            self._apply_verified(key, value)
-            return
-        if key is not None and key.startswith(b'{"group":'):
-            self._apply_group(key, value)
-            return
-        if key is not None and key.startswith(b'{"note":'):
-            self._apply_note(key, value)
+        kind = None if key is None else _KIND.match(key)
+        if key is not None and kind is not None:
+            self._apply_named(str(kind[1], "ascii"), key, value)
             return
         named = None if key is None else parse_key(key)
         if named is None:
@@ -358,80 +391,24 @@ class Ledger:
         before, lease = lease_of(known) if known is not None else None, lease_of(value)
         return before is not None and lease is not None and lease < before
 
-    def _apply_throttle(self, key: bytes, value: bytes | None) -> None:
+    def _apply_named(self, kind: str, key: bytes, value: bytes | None) -> None:
+        store: dict[Any, Any]
+        what, name_of, value_of = _NAMED[kind]
         try:
-            topic = _topic(read_json(key)["throttle"])
-            limit = None if value is None else max(0, int(read_json(value)["bytes.per.sec"]))
-        except (ValueError, KeyError, TypeError) as error:
-            self._warnings.warning("ledger throttle not readable", key=in_log(key), error=in_log(repr(error)))
-            return
-        with self._lock:
-            if limit is None:
-                self._throttles.pop(topic, None)
-            else:
-                self._throttles[topic] = limit
-
-    def _apply_pause(self, key: bytes, value: bytes | None) -> None:
-        try:
-            topic, *partition = read_json(key)["pause"]
-            name = (_topic(topic), _index(*partition) if partition else None)
-        except (ValueError, KeyError, TypeError) as error:
-            self._warnings.warning("ledger pause not readable", key=in_log(key), error=in_log(repr(error)))
-            return
-        pause = Pause("", 0)  # a pause that is not readable is still a pause
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            fields = read_json(value or b"")
-            pause = Pause(str(fields["by"]), int(fields["since_ms"]), str(fields["reason"]))
-        with self._lock:
-            if value is None:
-                self._pauses.pop(name, None)
-            else:
-                self._pauses[name] = pause
-
-    def _apply_verified(self, key: bytes, value: bytes | None) -> None:
-        try:
-            topic, partition = read_json(key)["verified"]
-            source = _partition(topic, partition)
-            data = None if value is None else read_json(value)
-            fields = {} if data is None else {name: data[name] for name in Verified._fields if name in data}
-            verified = None if data is None else Verified.of(fields)
+            name, found = name_of(read_json(key)[kind]), None if value is None else value_of(value)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            self._warnings.warning(
-                "ledger record of a verification not readable", key=in_log(key), error=in_log(repr(error))
-            )
+            self._warnings.warning(f"ledger {what} not readable", key=in_log(key), error=in_log(repr(error)))
             return
         with self._lock:
-            if verified is None:
-                self._verified.pop(source, None)
+            if kind == "note":
+                self._note_records[name[0]] += 1
+                store, name = self._notes.setdefault(name[0], {}), name[1:]
             else:
-                self._verified[source] = verified
-
-    def _apply_group(self, key: bytes, value: bytes | None) -> None:
-        try:
-            group = str(read_json(key)["group"])
-            reasons = {} if value is None else _reasons(read_json(value))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            self._warnings.warning("ledger record of a group not readable", key=in_log(key), error=in_log(repr(error)))
-            return
-        with self._lock:
-            if reasons:
-                self._groups[group] = reasons
+                store = self._named[kind]
+            if found is None:
+                store.pop(name, None)
             else:
-                self._groups.pop(group, None)
-
-    def _apply_note(self, key: bytes, value: bytes | None) -> None:
-        try:
-            kind, *name = map(str, read_json(key)["note"])
-        except (ValueError, KeyError, TypeError) as error:
-            self._warnings.warning("ledger note not readable", key=in_log(key), error=in_log(repr(error)))
-            return
-        with self._lock:
-            self._note_records[kind] += 1
-            notes = self._notes.setdefault(kind, {})
-            if value is None:
-                notes.pop(tuple(name), None)
-            else:
-                notes[tuple(name)] = value
+                store[name] = found
 
     def group_reasons(self) -> dict[str, dict[TopicPartition, OffsetReason]]:
         """Why offsets of groups are not on the target, by group and source partition."""
@@ -702,8 +679,14 @@ class LedgerLog:
         return self._log.positions
 
     def start(self, timeout_s: float) -> None:
-        """Read all records. Raises KafkaFailure, also when the topic does not exist, and when none was read for ``timeout_s``."""
-        self._log.start(timeout_s)
+        """Read all records. Raises KafkaFailure, also when the topic does not exist, and when none was read for ``timeout_s``; it is
+        stopped then.
+        """
+        try:
+            self._log.start(timeout_s)
+        except BaseException:
+            self.stop()
+            raise
 
     def read_to_end(self, timeout_s: float) -> None:
         """Wait until everything written before this call has been read. Raises KafkaFailure."""

@@ -13,7 +13,7 @@ from typing import Final
 
 from mm2.config.keys.client_keys import CLIENT_KEYS
 from mm2.config.keys.mirror_keys import default_group
-from mm2.copy.progress.ledger import ledger_topic
+from mm2.copy.progress.ledger import Ledger, LedgerLog, ledger_topic
 from mm2.kafka.admin import Admin
 from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.settings.client_settings import ClientSettings
@@ -120,6 +120,18 @@ class MirrorClients:
         """An admin client and its connections, which the caller closes."""
         cluster = self.cluster(side, ClientKind.ADMIN, role)
         return cluster, admin_class(self.props)(cluster)
+
+    def ledger_log(self, side: Side, topic: str, known: tuple[Ledger, Mapping[int, int]] | None = None) -> LedgerLog:
+        """What follows a ledger; nothing is opened yet. ``known`` as in `LedgerLog`."""
+        settings = self.settings(side, ClientKind.CONSUMER, "ledger-consumer")
+        return LedgerLog(settings, topic, name=self.alias(side), known=known)
+
+    def ledger_now(self, side: Side, topic: str, timeout_s: float) -> Ledger:
+        """An existing ledger as it is now. Raises KafkaFailure."""
+        log = self.ledger_log(side, topic)
+        log.start(timeout_s)
+        log.stop()
+        return log.ledger
 
 
 def with_prefix(props: Mapping[str, str], prefix: str) -> dict[str, str]:

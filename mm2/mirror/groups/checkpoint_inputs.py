@@ -6,6 +6,7 @@ import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -46,33 +47,26 @@ def ledgers_of(clients: MirrorClients, side: Side, admin: Admin) -> list[str]:
     return sorted(name for name in admin.list_topics() if is_ledger_of(name, alias))
 
 
+@dataclass(eq=False)
 class CheckpointInputs:
     """The topics that one checkpoint task reads, and its `translator`, which uses them.
 
     `jobs` run on the task's scheduler. ``stopping`` is set before `close` is called.
     """
 
-    def __init__(
-        self,
-        clients: MirrorClients,
-        policy: ReplicationPolicy,
-        route: TopicRoute,
-        admins: Mapping[Side, Admin],
-        checkpoints: CheckpointStore,
-        reasons: GroupReasons,
-        recurring: RecurringErrors,
-        stopping: threading.Event,
-    ) -> None:
-        self.translator = Translator(policy, clients.source_alias, clients.target_alias, route)
-        self._clients = clients
-        self._policy = policy
+    _clients: MirrorClients
+    _policy: ReplicationPolicy
+    _route: TopicRoute
+    _admins: Mapping[Side, Admin]
+    _checkpoints: CheckpointStore
+    _reasons: GroupReasons
+    _recurring: RecurringErrors
+    _stopping: threading.Event
+
+    def __post_init__(self) -> None:
+        self.translator = Translator(self._policy, self._clients.source_alias, self._clients.target_alias, self._route)
         self._followed: dict[Side, dict[str, LedgerLog]] = {side: {} for side in Side}
-        self._checkpoints_topic = policy.checkpoints_topic(clients.source_alias)
-        self._admins = admins
-        self._checkpoints = checkpoints
-        self._reasons = reasons
-        self._recurring = recurring
-        self._stopping = stopping
+        self._checkpoints_topic = self._policy.checkpoints_topic(self._clients.source_alias)
         self._clusters: list[Cluster] = []
         self._logs: list[KafkaBasedLog | LedgerLog] = []
         self._checkpoints_readable = False
@@ -207,13 +201,11 @@ class CheckpointInputs:
     def _follow(self, side: Side, topic: str) -> LedgerLog | None:
         """Read and follow a ledger; None if it cannot be read."""
         cluster = self._clients.alias(side)
-        settings = self._clients.settings(side, ClientKind.CONSUMER, "ledger-consumer")
-        reader = LedgerLog(settings, topic, name=cluster)
+        reader = self._clients.ledger_log(side, topic)
         self._logs.append(reader)
         try:
             reader.start(_READ_TIMEOUT_S)
         except KafkaFailure as failure:
-            reader.stop()
             self._logs.remove(reader)
             if not self._stopping.is_set():
                 self._recurring.report(

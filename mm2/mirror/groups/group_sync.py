@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import structlog
@@ -32,35 +32,28 @@ log = structlog.get_logger("mm2.mirror.group_sync")
 _WITHOUT_MEMBERS: Final = frozenset({"dead", "empty"})
 
 
+@dataclass(eq=False)
 class GroupOffsetSync:
     """Commits checkpoints as offsets of groups that are idle or do not exist on the target.
 
     Runs on the scheduler's thread. ``reasons`` receives the reasons why other offsets are not committed.
     """
 
-    def __init__(
-        self,
-        admin: Admin,
-        share_groups: Collection[str],
-        clients: MirrorClients,
-        policy: ReplicationPolicy,
-        translator: Translator,
-        checkpoints: CheckpointStore,
-        others: OtherFlows,
-        reasons: GroupReasons,
-        recurring: RecurringErrors,
-    ) -> None:
-        self._admin = admin
-        self._others = others
-        self._offsets = GroupOffsets(admin, share_groups)
-        self._logs = TargetLogs(admin, clients.target_alias)
-        self._source_alias = clients.source_alias
-        self._target_alias = clients.target_alias
-        self._policy = policy
-        self._translator = translator
-        self._checkpoints = checkpoints
-        self._reasons = reasons
-        self._recurring = recurring
+    _admin: Admin
+    _share_groups: Collection[str]
+    _clients: MirrorClients
+    _policy: ReplicationPolicy
+    _translator: Translator
+    _checkpoints: CheckpointStore
+    _others: OtherFlows
+    _reasons: GroupReasons
+    _recurring: RecurringErrors
+
+    def __post_init__(self) -> None:
+        self._offsets = GroupOffsets(self._admin, self._share_groups)
+        self._logs = TargetLogs(self._admin, self._clients.target_alias)
+        self._source_alias = self._clients.source_alias
+        self._target_alias = self._clients.target_alias
 
     def run(self) -> None:
         """Commit the offsets of all groups. Raises KafkaFailure."""

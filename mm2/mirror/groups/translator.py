@@ -75,6 +75,7 @@ class Untranslated:
     at_most: int | None = None
 
 
+@dataclass(eq=False)
 class Translator:
     """The translation of one flow.
 
@@ -82,13 +83,12 @@ class Translator:
     one thread; the ledgers may be updated by others.
     """
 
-    def __init__(
-        self, policy: ReplicationPolicy, source_alias: str, target_alias: str, route: TopicRoute = NO_ROUTE
-    ) -> None:
-        self._policy = policy
-        self._route = route
-        self._source_alias = source_alias
-        self._target_alias = target_alias
+    _policy: ReplicationPolicy
+    _source_alias: str
+    _target_alias: str
+    _route: TopicRoute = NO_ROUTE
+
+    def __post_init__(self) -> None:
         self.syncs: OffsetSyncStore | None = None
         self.ledger: Ledger | None = None
         self.home_ledger: Ledger | None = None

@@ -170,8 +170,7 @@ class Ledgers:
     def _read(
         self, side: Side, topic: str, known: tuple[Ledger, Mapping[int, int]] | None
     ) -> tuple[Ledger, Mapping[int, int]]:
-        settings = self._clients.settings(side, ClientKind.CONSUMER, "ledger-consumer")
-        reading = LedgerLog(settings, topic, name=self._clients.alias(side), known=known)
+        reading = self._clients.ledger_log(side, topic, known)
         with self._lock:
             self._reading = reading
         try:

@@ -12,7 +12,7 @@ import structlog
 from mm2.copy.progress.ledger import Ledger, LedgerLog
 from mm2.kafka.error_codes import ErrorCode
 from mm2.kafka.errors import BrokerFailure, KafkaFailure
-from mm2.mirror.common.clients import ClientKind, MirrorClients, Side
+from mm2.mirror.common.clients import MirrorClients, Side
 from mm2.mirror.common.internal_topics import create_kept_topic
 from mm2.mirror.common.recurring_errors import RecurringErrors
 from mm2.mirror.topics.own_topics import kept_dead_letters, kept_ledger
@@ -69,7 +69,6 @@ class TaskLedger:
                 try:
                     ledger.start(_LEDGER_TIMEOUT_S)
                 except KafkaFailure as failure:
-                    ledger.stop()
                     missing = isinstance(failure, BrokerFailure) and failure.code == _NO_TOPIC
                     if not failure.is_final and not missing:
                         raise
@@ -95,11 +94,6 @@ class TaskLedger:
             return self._log.ledger
 
 
-def ledger_log(clients: MirrorClients, topic: str) -> LedgerLog:
-    settings = clients.settings(Side.TARGET, ClientKind.CONSUMER, "ledger-consumer")
-    return LedgerLog(settings, topic, name=clients.target_alias)
-
-
 def existing_ledger(clients: MirrorClients, topic: str) -> Ledger | None:
     """A ledger as it is now; None if there is none. Raises KafkaFailure."""
     cluster, _ = clients.admin(Side.TARGET, "replication-target-admin")
@@ -108,12 +102,7 @@ def existing_ledger(clients: MirrorClients, topic: str) -> Ledger | None:
             return None
     finally:
         cluster.close()
-    reading = ledger_log(clients, topic)
-    try:
-        reading.start(_LEDGER_TIMEOUT_S)
-    finally:
-        reading.stop()
-    return reading.ledger
+    return clients.ledger_now(Side.TARGET, topic, _LEDGER_TIMEOUT_S)
 
 
 def create_own_topics(clients: MirrorClients, recurring: RecurringErrors, *, dead_letters: bool) -> None:

@@ -205,11 +205,7 @@ class LedgerPoll:
                 return
             value_of(found)
             following = LedgerLog(self._settings, self._topic, name=self._name)
-            try:
-                following.start(_LEDGER_S)
-            except KafkaFailure:
-                following.stop()
-                raise
+            following.start(_LEDGER_S)
             self._following = following
             if self._closed:
                 following.stop()

@@ -172,8 +172,9 @@ class Owner:
 def partition_events(cursors: Mapping[TopicPartition, Cursor], **parts: Any) -> PartitionEvents:
     """What acts on events, with these parts only."""
     names = ("link", "source", "sink", "awake", "new_sessions", "search", "losses", "commits", "fills", "quarantine")
-    found = {**dict.fromkeys((*names, "size_limits")), "awake": AwakeCursors(), **parts}
-    return PartitionEvents(cursors=cursors, **cast(Any, found))
+    found = {**dict.fromkeys((*names, "size_limits", "watch")), "awake": AwakeCursors(), **parts}
+    fields = {f"_{name}": part for name, part in {**found, "cursors": cursors}.items()}
+    return PartitionEvents(**cast(Any, fields))
 
 
 class Bench:

@@ -105,7 +105,7 @@ class Positions:
     def lease(self, _source: TopicPartition) -> Lease:
         return Lease(5, len(self.entries))
 
-    def commit(self, commit: Any) -> None:
+    def commit(self, commit: Any, _committed: object) -> None:
         entry: LedgerEntry = commit.entry
         self.entries.append(
             entry.replace(previous=self.committed.get(entry.source), lease=Lease(5, 1 + len(self.entries)))

@@ -11,6 +11,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
@@ -47,39 +48,29 @@ _CLAIM_RETRY_S: Final = 0.5
 _POLL_S: Final = 0.005
 
 
+@dataclass(eq=False)
 class Commits:
     """Commits of the default mode: the ledger entry, then the position. In transactions both are written otherwise, see below.
 
     ``arrived(cursor, range)`` is called for records that are visible to consumers.
     """
 
-    def __init__(
-        self,
-        cursors: Mapping[TopicPartition, Cursor],
-        positions: Positions,
-        ledger: PendingRecords | None,
-        ledger_topic: str | None,
-        sink: Sink,
-        sessions: Mapping[TopicPartition, Session],
-        syncs: Syncs | None,
-        arrived: Callable[[Cursor, SourceRange], None],
-        awake: AwakeCursors,
-    ) -> None:
-        self._cursors = cursors
-        self._positions = positions
-        self._ledger = ledger
-        self._ledger_topic = ledger_topic
-        self._sink = sink
-        self._sessions = sessions
-        self._syncs = syncs
-        self._arrived = arrived
-        self._awake = awake
+    _cursors: Mapping[TopicPartition, Cursor]
+    _positions: Positions
+    _ledger: PendingRecords | None
+    _ledger_topic: str | None
+    _sink: Sink
+    _sessions: Mapping[TopicPartition, Session]
+    _syncs: Syncs | None
+    _arrived: Callable[[Cursor, SourceRange], None]
+    _awake: AwakeCursors
+
+    def __post_init__(self) -> None:
         self._written: dict[TopicPartition, tuple[Any, ...]] = {}  # state of the last commit of each
         self._known: dict[TopicPartition, LedgerEntry] = {}  # entries of partitions whose copying has not begun
         # Callbacks for a commit with that lease, or a later one.
         self._waiting: dict[TopicPartition, list[tuple[Lease, Callable[[], None]]]] = {}
         self._ledger_unavailable_s = 0.0
-        positions.on_committed = self.committed
         self._log = structlog.get_logger("mm2.copy.executor.commits")
 
     async def claim(self) -> bool:
@@ -145,8 +136,9 @@ class Commits:
             # In the next iteration of the loop, so that partitions that start together share a batch.
             asyncio.get_running_loop().call_soon(self._positions.flush)
 
-    def committed(self, source: TopicPartition, entry: LedgerEntry) -> None:
+    def _committed(self, entry: LedgerEntry) -> None:
         """A commit is written."""
+        source = entry.source
         self._cursors[source].window.trail.written()
         waiting = self._waiting.get(source)
         if not waiting:
@@ -269,7 +261,7 @@ class Commits:
 
     def _write(self, cursor: Cursor, entry: LedgerEntry) -> None:
         self._written[cursor.partition] = state_of(cursor)
-        self._positions.commit(Commit(entry, *cursor.window.trail.take_changed()))
+        self._positions.commit(Commit(entry, *cursor.window.trail.take_changed()), self._committed)
 
     def _commit_again(self, cursor: Cursor) -> None:
         self._awake.wake(cursor)

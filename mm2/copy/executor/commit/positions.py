@@ -129,7 +129,7 @@ def _ignore_ack(_base_offset: int) -> None:
 
 
 class Positions:
-    """Writes commits; ``on_committed(source, entry)`` is called after each.
+    """Writes commits.
 
     ``partitions`` are those of the offsets topic. ``ledger`` None: there is no ledger. In exactly-once mode the
     offsets are part of the transaction and only the ledger is written here. ``seen_after_s``: see `SEEN_AFTER_S`.
@@ -143,7 +143,6 @@ class Positions:
         partitions: int,
         connector: str,
         source_alias: str,
-        on_committed: Callable[[TopicPartition, LedgerEntry], None] = lambda _source, _entry: None,
         seen_after_s: float = SEEN_AFTER_S,
     ) -> None:
         self._offsets = offsets
@@ -151,7 +150,6 @@ class Positions:
         self._partitions = partitions
         self._connector = connector
         self._source_alias = source_alias
-        self.on_committed = on_committed
         self._keys: dict[TopicPartition, tuple[bytes, int]] = {}
         self._under_way: set[TopicPartition] = set()
         if ledger is not None and offsets is not None:
@@ -214,15 +212,15 @@ class Positions:
         """Whether a commit of this partition is in flight."""
         return source in self._under_way
 
-    def commit(self, commit: Commit) -> None:
-        """Write a partition's commit; not while one is `busy`. `flush` sends it."""
+    def commit(self, commit: Commit, committed: Callable[[LedgerEntry], None]) -> None:
+        """Write a partition's commit, then call ``committed``; not while one is `busy`. `flush` sends it."""
         source = commit.entry.source
         lease = self._leases[source] = self.lease(source).following()
         entry = commit.entry.replace(previous=self.committed.get(source), lease=lease, seen=self.seen(source))
         self._previous[entry.source] = entry.previous
         self._under_way.add(entry.source)
         if self._ledger is None:
-            self._to_offsets(entry)
+            self._to_offsets(entry, committed)
             return
         records = [chunk_record(entry.source, chunk, lease) for chunk in commit.chunks]
         records += [chunk_tombstone(entry.source, number) for number in commit.forgotten]
@@ -230,7 +228,7 @@ class Positions:
 
         def written(_end: int) -> None:
             self._entered.add(source)
-            self._to_offsets(entry)
+            self._to_offsets(entry, committed)
 
         self._ledger.add(0, records, written)
 
@@ -278,10 +276,15 @@ class Positions:
         headers = () if header is None else ((POSITION_HEADER, header.to_bytes()),)
         return partition, Record(key, offset_value(position), headers)
 
-    def _to_offsets(self, entry: LedgerEntry) -> None:
+    def _to_offsets(self, entry: LedgerEntry, committed: Callable[[LedgerEntry], None]) -> None:
         source, position = entry.source, entry.mark.source
+
+        def finish() -> None:
+            self._under_way.discard(source)
+            committed(entry)
+
         if self._offsets is None or position <= 0 or self.committed.get(source) == position:
-            self._finish(entry)
+            finish()
             return
         header = None if entry.session is None else PositionHeader.of(entry)
         partition, record = self.offset_record(source, position, header)
@@ -289,7 +292,7 @@ class Positions:
         def written(end: int) -> None:
             self.committed[source] = position
             self._record_seen(source, end)
-            self._finish(entry)
+            finish()
 
         self._offsets.add(partition, [record], written)
 
@@ -301,10 +304,6 @@ class Positions:
             seen = self.seen(source)
             self._seen[source] = seen._replace(offset=max(seen.offset, known))
             self._acked[source] = end, now
-
-    def _finish(self, entry: LedgerEntry) -> None:
-        self._under_way.discard(entry.source)
-        self.on_committed(entry.source, entry)
 
     def _key(self, source: TopicPartition) -> tuple[bytes, int]:
         found = self._keys.get(source)

@@ -70,15 +70,19 @@ class Source(Brokers[SourceBroker]):
         read_committed: bool,
         room: Callable[[], bool],
         throttle: Throttle,
+        send: Callable[[], None],
         connections: int = 1,
     ) -> None:
-        """``room`` returns whether there is memory for another response."""
+        """``room`` returns whether there is memory for another response. ``send`` is called when a small one has been passed on,
+        before the next request.
+        """
         super().__init__(cluster, loop, background, pool, connections=connections)
         self._limits = limits
         self._throttle = throttle
         self._selector = FetchSelector(limits, throttle)
         self._read_committed = read_committed
         self._room = room
+        self._send = send
         self._fetch_states: dict[TopicPartition, PartitionFetchState] = {}
         self._topic_ids: dict[str, bytes] = {}
         self._committed: set[TopicPartition] = set()  # these need READ_COMMITTED
@@ -86,8 +90,6 @@ class Source(Brokers[SourceBroker]):
         self._prepared: tuple[float, Metadata] | None = None  # time (monotonic) and metadata
         self._assigning = False
         self._replicas = ReadReplicas(cluster.settings.client_rack, self._max_age_s)
-        #: Called when a small response has been passed on, before the next request.
-        self.on_small_response: Callable[[], None] = lambda: None
         self._watch()
 
     def add(self, receivers: Iterable[Cursor]) -> None:
@@ -348,7 +350,7 @@ class Source(Brokers[SourceBroker]):
             _pass_on(fetch_state, taken, self.epoch_read(fetched.topic_partition))
         try:
             if len(frame) <= _SMALL_BYTES:
-                self.on_small_response()
+                self._send()
         finally:
             is_hasty = is_early and not any(fetched.records for fetched in answer)
             is_small = len(frame) <= _PACED_BYTES and _batches(answer) >= _PACED_BATCHES

@@ -29,6 +29,11 @@ class GapDue:
 
 
 @dataclass(frozen=True, slots=True)
+class TransactionsBegin:
+    """It begins to copy in transactions, and nothing of it was read."""
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionStopped:
     """It has stopped."""
 
@@ -148,6 +153,7 @@ PartitionEvent = (
     StateChanged
     | BatchesQueued
     | GapDue
+    | TransactionsBegin
     | PartitionStopped
     | Unreadable
     | SourceRecreated

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -40,31 +41,26 @@ ProgressLookUp = Callable[
 ]
 
 
+@dataclass(eq=False)
 class ProgressLookUps:
     """Outboxes whose progress is being looked up; they are paused until it is known.
 
     ``handle`` acts on what follows. Without ``look_up`` there are no copy sessions, and nothing is looked up.
     """
 
-    def __init__(
-        self,
-        outcomes: ProduceOutcomes,
-        cluster: str,
-        loop: asyncio.AbstractEventLoop,
-        look_up: ProgressLookUp | None,
-        topic_ids: TargetTopicIds,
-        handle: Callable[[Iterable[OutboxEvent]], None],
-    ) -> None:
-        self._outcomes = outcomes
-        self._loop = loop
-        self._look_up = look_up
-        self._topic_ids = topic_ids
-        self._handle = handle
+    _outcomes: ProduceOutcomes
+    _cluster: str
+    _loop: asyncio.AbstractEventLoop
+    _look_up: ProgressLookUp | None
+    _topic_ids: TargetTopicIds
+    _handle: Callable[[Iterable[OutboxEvent]], None]
+
+    def __post_init__(self) -> None:
         self._waiting: dict[Outbox, None] = {}  # in order
         self._refused_since: dict[Outbox, float] = {}
         self._is_running = False
         self._closed = False
-        self._log = structlog.get_logger("mm2.copy.executor.progress_look_ups").bind(cluster=cluster)
+        self._log = structlog.get_logger("mm2.copy.executor.progress_look_ups").bind(cluster=self._cluster)
 
     def close(self) -> None:
         """Make no further look-ups."""

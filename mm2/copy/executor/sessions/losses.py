@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
@@ -34,28 +35,20 @@ log = structlog.get_logger("mm2.copy.executor.losses")
 CONTRADICTED_S: Final = 5.0
 
 
+@dataclass(eq=False)
 class Losses:
     """For all cursors of a micro-batch. ``commit(cursor, then)`` writes a cursor's entry and calls ``then``."""
 
-    def __init__(
-        self,
-        spec: CopySpec,
-        tasks: BackgroundTasks,
-        source: Source,
-        source_admin: Admin,
-        sessions: SessionTable,
-        new_sessions: NewSessions,
-        call: Callable[..., Awaitable[Any]],
-        commit: Callable[[Cursor, Callable[[], None]], None],
-    ) -> None:
-        self._spec = spec
-        self._tasks = tasks
-        self._source = source
-        self._admin = source_admin
-        self._sessions = sessions
-        self._new_sessions = new_sessions
-        self._call = call
-        self._commit = commit
+    _spec: CopySpec
+    _tasks: BackgroundTasks
+    _source: Source
+    _admin: Admin
+    _sessions: SessionTable
+    _new_sessions: NewSessions
+    _call: Callable[..., Awaitable[Any]]
+    _commit: Callable[[Cursor, Callable[[], None]], None]
+
+    def __post_init__(self) -> None:
         self._looked_up: set[TopicPartition] = set()  # partitions whose source log is being examined
         self._contradictions: dict[TopicPartition, tuple[float, float]] = {}  # first and last time (monotonic)
         self._cannot_validate = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -11,6 +11,7 @@ import structlog
 
 from mm2.copy.executor.clusters.discovery import new_producer
 from mm2.copy.executor.partition.cursor import Cursor
+from mm2.copy.executor.partition.events import TransactionsBegin
 from mm2.copy.executor.sessions.preserved_starts import Comparing, PreservedStart, Wanted
 from mm2.copy.executor.sessions.session_starts import SessionStarts
 from mm2.copy.executor.sessions.session_table import Ending
@@ -41,8 +42,6 @@ class NewSessions(SessionStarts):
         self._source_admin = Admin(self._endpoints.source_cluster)
         self._target_cluster = self._endpoints.target_cluster
         self._parked: dict[TopicPartition, int] = {}  # where paused partitions begin, see `resume`
-        #: Called for each cursor that begins to copy in transactions, before anything of it is read.
-        self.on_transactions: Callable[[Cursor], None] = lambda _cursor: None
         self._log = structlog.get_logger("mm2.copy.executor.new_sessions")
 
     def open(self, positions: dict[TopicPartition, int | None]) -> None:
@@ -351,7 +350,7 @@ class NewSessions(SessionStarts):
                 is_known = mark is not None and mark.source == position
                 self._begin(self._cursors[tp], mark if mark is not None and is_known else Mark(position, -1, 0))
                 self._cursors[tp].window.markers = None
-                self.on_transactions(self._cursors[tp])
+                self._cursors[tp].emit(TransactionsBegin())
             self._source.add(self._cursors[tp] for tp in positions)
             return
         preserved = {tp: position for tp, position in positions.items() if self._cursors[tp].is_preserved}

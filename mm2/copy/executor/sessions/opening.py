@@ -55,30 +55,22 @@ class _Ways:
     unsettled: dict[TopicPartition, Start] = field(default_factory=dict)
 
 
+@dataclass(eq=False)
 class Opening:
     """Starts the partitions of a micro-batch. ``settle`` ends the transactions of a predecessor that fill gaps; False at the
     stop.
     """
 
-    def __init__(
-        self,
-        spec: CopySpec,
-        sink: Sink,
-        tasks: BackgroundTasks,
-        cursors: Mapping[TopicPartition, Cursor],
-        sessions: SessionTable,
-        continued: ContinuedSessions,
-        new_sessions: NewSessions,
-        settle: Callable[[Cursor], Awaitable[bool]],
-    ) -> None:
-        self._spec = spec
-        self._sink = sink
-        self._tasks = tasks
-        self._cursors = cursors
-        self._sessions = sessions
-        self._continued = continued
-        self._new_sessions = new_sessions
-        self._settle = settle
+    _spec: CopySpec
+    _sink: Sink
+    _tasks: BackgroundTasks
+    _cursors: Mapping[TopicPartition, Cursor]
+    _sessions: SessionTable
+    _continued: ContinuedSessions
+    _new_sessions: NewSessions
+    _settle: Callable[[Cursor], Awaitable[bool]]
+
+    def __post_init__(self) -> None:
         self._settled: set[TopicPartition] = set()
         self._log = structlog.get_logger("mm2.copy.executor.opening")
 

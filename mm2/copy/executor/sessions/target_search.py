@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -28,27 +29,22 @@ from mm2.kafka.structs import LATEST
 _RETRY_S: Final = 0.25
 
 
+@dataclass(eq=False)
 class TargetSearch:
     """Searches for all cursors of a micro-batch."""
 
-    def __init__(
-        self,
-        spec: CopySpec,
-        link: DriverLink,
-        tasks: BackgroundTasks,
-        endpoints: Endpoints,
-        sessions: SessionTable,
-        new_sessions: NewSessions,
-    ) -> None:
-        self._spec = spec
-        self._link = link
-        self._tasks = tasks
-        self._source = endpoints.source
-        self._target_admin = Admin(endpoints.target_cluster)
-        self._look_up = TargetLookUp(endpoints.target_cluster)
-        self._call = endpoints.call
-        self._sessions = sessions
-        self._new_sessions = new_sessions
+    _spec: CopySpec
+    _link: DriverLink
+    _tasks: BackgroundTasks
+    _endpoints: Endpoints
+    _sessions: SessionTable
+    _new_sessions: NewSessions
+
+    def __post_init__(self) -> None:
+        self._source = self._endpoints.source
+        self._target_admin = Admin(self._endpoints.target_cluster)
+        self._look_up = TargetLookUp(self._endpoints.target_cluster)
+        self._call = self._endpoints.call
         self._log = structlog.get_logger("mm2.copy.executor.target_search")
 
     # -- by content ------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import structlog
 
@@ -68,6 +69,7 @@ class DeadLetters:
         return tuple((name, str(value).encode()) for name, value in rows.items())
 
 
+@dataclass(eq=False)
 class Quarantine:
     """Writes what cannot be copied to the dead letter topic, and keeps each partition blocked until it is there.
 
@@ -75,19 +77,13 @@ class Quarantine:
     at the position, and opens another one.
     """
 
-    def __init__(
-        self,
-        letters: DeadLetters,
-        source: Source,
-        sink: Sink,
-        then: Callable[[Cursor, Callable[[], None]], None],
-        replace_session: Callable[[Cursor], None],
-    ) -> None:
-        self._letters = letters
-        self._source = source
-        self._sink = sink
-        self._then = then
-        self._replace_session = replace_session
+    _letters: DeadLetters
+    _source: Source
+    _sink: Sink
+    _then: Callable[[Cursor, Callable[[], None]], None]
+    _replace_session: Callable[[Cursor], None]
+
+    def __post_init__(self) -> None:
         self._unwritten: Counter[Cursor] = Counter()  # dead letters of each partition that are not acknowledged
         self._log = structlog.get_logger("mm2.copy.executor.dead_letters")
 

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from mm2.copy.empty_transactions import ID_PREFIX, EmptyTransactions
@@ -47,34 +48,29 @@ class _Unsure(NamedTuple):
     until_s: float
 
 
+@dataclass(eq=False)
 class GapFills:
     """Fills gaps of all cursors of a micro-batch. Each gap is one step between two Produce requests of its partition, so
     markers are sent from the loop; only the end of a log is looked up on another thread. ``commit(cursor, then)`` writes a
     cursor's entry and calls ``then``.
     """
 
-    def __init__(
-        self,
-        link: DriverLink,
-        tasks: BackgroundTasks,
-        endpoints: Endpoints,
-        losses: Losses,
-        commit: Callable[[Cursor, Callable[[], None]], None],
-    ) -> None:
-        self._link = link
-        self._tasks = tasks
+    _link: DriverLink
+    _tasks: BackgroundTasks
+    _endpoints: Endpoints
+    _losses: Losses
+    _commit: Callable[[Cursor, Callable[[], None]], None]
+
+    def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._admin = Admin(endpoints.target_cluster)
-        self._look_up = TargetLookUp(endpoints.target_cluster)
-        self._call = endpoints.call
-        self._sink = endpoints.sink
-        self._endpoints = endpoints
+        self._admin = Admin(self._endpoints.target_cluster)
+        self._look_up = TargetLookUp(self._endpoints.target_cluster)
+        self._call = self._endpoints.call
+        self._sink = self._endpoints.sink
         self._sender: MarkerSender | None = None  # before the first gap
         self._empty: EmptyTransactions | None = None  # before the target has rejected markers
         self._has_no_right = False  # to write markers
         self._settled: set[Cursor] = set()  # cursors for which no transaction of a predecessor is open
-        self._losses = losses
-        self._commit = commit
         self._unknown: dict[Cursor, int] = {}  # queue versions of cursors whose log end has to be found out
         self._unsure: dict[Cursor, _Unsure] = {}
         self._steps: dict[Cursor, int] = {}  # queue versions of cursors of which a step is not completed

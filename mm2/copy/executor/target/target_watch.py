@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
@@ -32,27 +33,21 @@ _NO_PRODUCER: Final = ProducerIdentity(-1, -1)
 _MOST_CUT_OFF: Final = 500
 
 
+@dataclass(eq=False)
 class TargetWatch:
     """For all cursors of a micro-batch."""
 
-    def __init__(
-        self,
-        link: DriverLink,
-        sink: Sink,
-        target: Cluster,
-        call: Callable[..., Awaitable[Any]],
-        cursors: Mapping[TopicPartition, Cursor],
-        tasks: BackgroundTasks,
-        losses: Losses,
-    ) -> None:
-        self._link = link
-        self._sink = sink
-        self._call = call
-        self._cursors = cursors
-        self._tasks = tasks
-        self._losses = losses
-        self._look_up = TargetLookUp(target)
-        self._admin = Admin(target)
+    _link: DriverLink
+    _sink: Sink
+    _target: Cluster
+    _call: Callable[..., Awaitable[Any]]
+    _cursors: Mapping[TopicPartition, Cursor]
+    _tasks: BackgroundTasks
+    _losses: Losses
+
+    def __post_init__(self) -> None:
+        self._look_up = TargetLookUp(self._target)
+        self._admin = Admin(self._target)
         self._unproven: dict[TopicPartition, Cursor] = {}
         self._own_tails: set[TopicPartition] = (
             set()

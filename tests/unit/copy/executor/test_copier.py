@@ -266,7 +266,7 @@ class Entries:
     def lease(self, _source: TopicPartition) -> Lease:
         return Lease(5, 1)
 
-    def commit(self, commit: Commit) -> None:
+    def commit(self, commit: Commit, _committed: object) -> None:
         self.entries.append(commit.entry)
 
 

@@ -13,6 +13,7 @@ from mm2.copy.progress import segments
 from mm2.copy.progress.ledger import (
     Key,
     Ledger,
+    LedgerLog,
     Pause,
     Verified,
     chunk_record,
@@ -28,7 +29,9 @@ from mm2.copy.progress.ledger import (
 )
 from mm2.copy.progress.segments import Segment, SegmentChunk, Trail, UnwrittenChunks
 from mm2.copy.progress.session import CopyOrigin, Lease, LedgerEntry, Mark, PartitionCondition, PreviousCommit, Start
+from mm2.kafka.errors import KafkaFailure
 from mm2.kafka.records.record import Record
+from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.kafka.structs import TopicPartition
 from mm2.reasons import OffsetReason, OffsetReasonCode
 
@@ -424,3 +427,10 @@ def test_the_longest_names_are_kept() -> None:
     for row in (pause_record(_LONG[:249], None, _PAUSE), note_record("acl", ["t" * 249, "User:" + "u" * 32_000], {})):
         ledger.apply(row.key, row.value)
     assert len(ledger.pauses()) == len(ledger.notes("acl")) == 1
+
+
+def test_a_reader_that_cannot_start_is_stopped() -> None:
+    log = LedgerLog(ClientSettings.from_props({"bootstrap.servers": "127.0.0.1:1"}), "mm2-ledger.A.internal", name="B")
+    with pytest.raises(KafkaFailure):
+        log.start(0.1)
+    assert log._cluster.closed

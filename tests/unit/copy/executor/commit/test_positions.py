@@ -50,6 +50,9 @@ class Desk:
     log: list[tuple[str, int, Record]] = field(default_factory=list)
     committed: list[tuple[TopicPartition, int]] = field(default_factory=list)
 
+    def note(self, entry: LedgerEntry) -> None:
+        self.committed.append((entry.source, entry.mark.source))
+
     def stage(self, topic: str) -> PendingRecords:
         def put(outbox: Outbox, outgoing: OutgoingBatch) -> None:
             assert outbox.idle, "one batch of a partition at a time"
@@ -65,7 +68,6 @@ class Desk:
             partitions=partitions,
             connector="MirrorSourceConnector",
             source_alias="A",
-            on_committed=lambda source, entry: self.committed.append((source, entry.mark.source)),
         )
 
     def ack(self) -> bool:
@@ -87,9 +89,9 @@ class Desk:
         return [record.value for name, _, record in self.log if name == topic]
 
 
-def commit(positions: Positions, *rows: tuple[TopicPartition, int]) -> None:
+def commit(desk: Desk, positions: Positions, *rows: tuple[TopicPartition, int]) -> None:
     for source, position in rows:
-        positions.commit(Commit(entry_of(position, source)))
+        positions.commit(Commit(entry_of(position, source)), desk.note)
     positions.flush()
 
 
@@ -118,7 +120,7 @@ def test_an_outgoing_batch_holds_its_records_without_a_producer() -> None:
 
 def test_positions_go_to_the_partition_of_their_key() -> None:
     desk = Desk()
-    commit(desk.positions(), (T, 42))
+    commit(desk, desk.positions(), (T, 42))
     desk.settle()
     key = offset_key("MirrorSourceConnector", "A", T)
     (row,) = [row for row in desk.log if row[0] == "offsets"]
@@ -130,7 +132,7 @@ def test_the_ledger_is_written_first_with_the_position_in_the_offsets_topic() ->
     desk = Desk()
     positions = desk.positions()
     positions.start_at(T, 30, Lease(5))
-    commit(positions, (T, 42))
+    commit(desk, positions, (T, 42))
     assert [topic for topic, _, _ in desk.sent] == ["ledger"]
     assert (positions.busy(T), positions.idle) == (True, False)
     desk.ack()
@@ -145,8 +147,8 @@ def test_the_ledger_is_written_first_with_the_position_in_the_offsets_topic() ->
 def test_entries_that_arrive_meanwhile_are_written_together() -> None:
     desk = Desk()
     positions = desk.positions(1)
-    commit(positions, (T, 1))
-    commit(positions, (U, 9), (TopicPartition("v", 0), 8))
+    commit(desk, positions, (T, 1))
+    commit(desk, positions, (U, 9), (TopicPartition("v", 0), 8))
     assert len(desk.sent) == 1
     desk.ack()
     assert [(topic, outgoing.count) for topic, _, outgoing in desk.sent] == [("offsets", 1), ("ledger", 2)]
@@ -158,7 +160,7 @@ def test_entries_that_arrive_meanwhile_are_written_together() -> None:
 def test_chunks_and_tombstones_are_written_with_the_entry() -> None:
     desk = Desk()
     positions = desk.positions()
-    positions.commit(Commit(entry_of(5), (SegmentChunk(66, [Segment(0, 0, 5)]),), (2,)))
+    positions.commit(Commit(entry_of(5), (SegmentChunk(66, [Segment(0, 0, 5)]),), (2,)), desk.note)
     positions.flush()
     desk.ack()
     keys = [json.loads(record.key or b"").get("chunk") for _, _, record in desk.log]
@@ -169,7 +171,7 @@ def test_a_long_batch_of_the_ledger_is_split(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("mm2.copy.executor.commit.positions._BATCH_BYTES", 100)
     desk = Desk()
     positions = desk.positions(1)
-    commit(positions, *((TopicPartition("t", index), 1) for index in range(3)))
+    commit(desk, positions, *((TopicPartition("t", index), 1) for index in range(3)))
     desk.settle()
     assert len(desk.values("ledger")) == len(desk.committed) == 3
     assert positions.idle
@@ -179,14 +181,14 @@ def test_an_unchanged_position_is_not_written_again_but_the_ledger_may_be() -> N
     desk = Desk()
     positions = desk.positions()
     positions.start_at(T, 42, Lease(5))
-    commit(positions, (T, 42))
+    commit(desk, positions, (T, 42))
     desk.settle()
     assert (len(desk.values("ledger")), desk.values("offsets"), desk.committed) == (1, [], [(T, 42)])
 
 
 def test_nothing_is_written_before_the_first_offset() -> None:
     desk = Desk()
-    commit(desk.positions(), (T, 0))
+    commit(desk, desk.positions(), (T, 0))
     desk.settle()
     assert (desk.values("offsets"), desk.committed) == ([], [(T, 0)])
 
@@ -195,7 +197,7 @@ def test_a_rewind_is_written_too() -> None:
     desk = Desk()
     positions = desk.positions()
     positions.start_at(T, 50, Lease(5))
-    commit(positions, (T, 7))
+    commit(desk, positions, (T, 7))
     desk.settle()
     assert desk.values("offsets") == [b'{"offset":6}']
 
@@ -203,7 +205,7 @@ def test_a_rewind_is_written_too() -> None:
 def test_in_a_transaction_only_the_ledger_is_written_here() -> None:
     desk = Desk()
     positions = desk.positions(offsets=False)
-    commit(positions, (T, 7))
+    commit(desk, positions, (T, 7))
     desk.settle()
     assert ([topic for topic, _, _ in desk.log], desk.committed) == (["ledger"], [(T, 7)])
     address, record = positions.offset_record(T, 7)
@@ -215,7 +217,7 @@ def test_in_a_transaction_only_the_ledger_is_written_here() -> None:
 
 def test_without_a_ledger_positions_are_written_immediately() -> None:
     desk = Desk()
-    commit(desk.positions(ledger=False), (T, 7))
+    commit(desk, desk.positions(ledger=False), (T, 7))
     desk.settle()
     assert ([topic for topic, _, _ in desk.log], desk.committed) == (["offsets"], [(T, 7)])
 
@@ -224,8 +226,8 @@ def test_without_a_ledger_positions_are_written_immediately() -> None:
 def test_a_ledger_that_rejects_writes_is_abandoned_and_blocks_no_position(under_way: bool) -> None:
     desk = Desk()
     positions = desk.positions(1)
-    commit(positions, (T, 7))
-    commit(positions, (U, 8))
+    commit(desk, positions, (T, 7))
+    commit(desk, positions, (U, 8))
     ((_, outbox, stuck),) = desk.sent
     if under_way:
         outbox.queue.remove(stuck)
@@ -237,7 +239,7 @@ def test_a_ledger_that_rejects_writes_is_abandoned_and_blocks_no_position(under_
     assert (positions.idle, desk.committed) == (True, [(T, 7), (U, 8)])
     stuck.acked(5)
     assert (desk.sent, desk.committed) == ([], [(T, 7), (U, 8)]), "a late answer changes nothing"
-    commit(positions, (T, 9))
+    commit(desk, positions, (T, 9))
     desk.settle()
     assert desk.values("offsets")[-1] == b'{"offset":8}'
 
@@ -273,7 +275,7 @@ def test_at_every_crash_point_a_successor_continues_at_the_mark_or_the_position(
     for count, source in enumerate(marks):
         mark = Mark(source, 100 + count, count)
         written.append(mark)
-        positions.commit(Commit(entry_of(0).replace(mark=mark)))
+        positions.commit(Commit(entry_of(0).replace(mark=mark)), desk.note)
         positions.flush()
         desk.settle()
     crash = data.draw(st.integers(0, len(desk.log)))
@@ -296,7 +298,7 @@ def test_a_position_of_java_or_a_user_wins_over_any_ledger(marks: list[int], dat
     desk = Desk()
     positions = desk.positions()
     for source in marks:
-        commit(positions, (T, source))
+        commit(desk, positions, (T, source))
         desk.settle()
     entry, position = state_after(desk.log)
     assert entry is not None
@@ -311,19 +313,19 @@ def test_a_position_that_was_confirmed_at_rest_may_be_set_back_or_removed() -> N
     desk = Desk()
     positions = desk.positions()
     positions.start_at(T, None, Lease(5))
-    commit(positions, (T, 10))
+    commit(desk, positions, (T, 10))
     assert positions.is_settled(T), "nothing is in yet"
     desk.settle()
     assert not positions.is_settled(T)
     assert not positions.is_settled(T, ending=True), "worth to be waited for: a reset would not count"
     assert not start_of(state_after(desk.log)[0], None, None).moved, "as if it had ended between the two writes"
-    commit(positions, (T, 10))
+    commit(desk, positions, (T, 10))
     desk.settle()
     assert positions.is_settled(T)
     assert desk.values("offsets") == [b'{"offset":9}']
     entry, _ = state_after(desk.log)
     assert [start_of(entry, None, committed).moved for committed in (None, 5, 10)] == [True, True, False]
-    commit(positions, (T, 12))
+    commit(desk, positions, (T, 12))
     desk.settle()
     assert (positions.is_settled(T), positions.is_settled(T, ending=True)) == (False, True)
 
@@ -335,7 +337,7 @@ def test_without_a_session_only_the_position_counts(marks: list[int], crash: int
     desk = Desk()
     positions = desk.positions(offsets=False)
     for source in marks:
-        positions.commit(Commit(entry_of(source, session=None)))
+        positions.commit(Commit(entry_of(source, session=None)), desk.note)
         positions.flush()
         desk.settle()
     entry, _ = state_after(desk.log)
@@ -346,10 +348,10 @@ def test_without_a_session_only_the_position_counts(marks: list[int], crash: int
 def test_commits_abandoned_with_the_ledger_are_not_completed_twice() -> None:
     desk = Desk()
     positions = desk.positions()
-    commit(positions, (T, 5))
+    commit(desk, positions, (T, 5))
     desk.settle()
     positions.without_ledger()
-    commit(positions, (T, 9))
+    commit(desk, positions, (T, 9))
     desk.settle()
     entry, position = state_after(desk.log)
     start = start_of(entry, None, position)
@@ -366,7 +368,7 @@ def test_a_position_describes_itself() -> None:
     positions.start_at(T, 30, Lease(1_000), seen=Seen(7))
     assert not positions.is_entered(T)
     entry = LedgerEntry(T.topic, T.partition, "A.t", Mark(42, 142, 42), session=session)
-    positions.commit(Commit(entry.replace(source_epoch=3, known_epoch=4, target_epoch=9)))
+    positions.commit(Commit(entry.replace(source_epoch=3, known_epoch=4, target_epoch=9)), desk.note)
     positions.flush()
     desk.settle()
     (record,) = [record for topic, _, record in desk.log if topic == "offsets"]
@@ -391,7 +393,7 @@ def test_records_shortly_before_an_own_position_are_read_again(monkeypatch: pyte
     positions.start_at(T, 30, Lease(1_000), seen=Seen(7))
     seen = []
     for position in range(40, 46):
-        positions.commit(Commit(entry_of(position)))
+        positions.commit(Commit(entry_of(position)), desk.note)
         positions.flush()
         desk.settle()
         seen.append(positions.seen(T))

@@ -149,6 +149,7 @@ class Scene:
             read_committed=False,
             room=lambda: True,
             throttle=throttle or Throttle(),
+            send=lambda: None,
         )
 
     def _open(self, node_id: int | None, *, timeout_s: float | None = None) -> Any:
