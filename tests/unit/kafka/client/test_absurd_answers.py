@@ -170,9 +170,9 @@ def test_the_name_of_a_host_is_short_in_messages() -> None:
 def test_partitions_that_an_answer_leaves_out_are_not_in_the_transaction() -> None:
     """They counted as added."""
     with closing(AbsurdBroker(Absurdity.EMPTY)) as broker:
-        settings = ClientSettings.from_props(_props(broker.port), client_id="c")
+        settings = ClientSettings.from_props({**_props(broker.port), "default.api.timeout.ms": "60000"}, client_id="c")
         with closing(Cluster(settings, name="A")) as cluster:
-            transactions = TransactionCoordinatorClient(cluster, _ID, patience_s=0.3)
+            transactions = TransactionCoordinatorClient(cluster, _ID, patience_s=60)
             with pytest.raises(BrokerFailure, match="partition t-0: UNKNOWN_SERVER_ERROR"):
                 transactions.add_partitions(_PRODUCER, [_PARTITION])
 
@@ -180,7 +180,7 @@ def test_partitions_that_an_answer_leaves_out_are_not_in_the_transaction() -> No
 def test_a_producer_without_an_id_is_refused() -> None:
     """Its batches would not be idempotent: a repeated one would be a duplicate."""
     with closing(AbsurdBroker(Absurdity.NEGATIVE)) as broker:
-        settings = ClientSettings.from_props(_props(broker.port), client_id="c")
+        settings = ClientSettings.from_props({**_props(broker.port), "default.api.timeout.ms": "60000"}, client_id="c")
         with closing(Cluster(settings, name="A")) as cluster, pytest.raises(CorruptBatch, match="producer_id is -7"):
             new_producer(cluster)
 
@@ -188,6 +188,6 @@ def test_a_producer_without_an_id_is_refused() -> None:
 def test_offsets_that_a_client_has_committed_are_no_reason_to_refuse_an_answer() -> None:
     """Brokers store any number; refusing it would let one client stop the synchronization of all groups."""
     with closing(AbsurdBroker(Absurdity.NEGATIVE)) as broker:
-        settings = ClientSettings.from_props(_props(broker.port), client_id="c")
+        settings = ClientSettings.from_props({**_props(broker.port), "default.api.timeout.ms": "60000"}, client_id="c")
         with closing(Cluster(settings, name="A")) as cluster:
             assert Admin(cluster).list_group_offsets(["g"]) == {"g": {}}

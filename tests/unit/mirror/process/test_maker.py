@@ -347,10 +347,10 @@ class CheckedFlows(ProcessOfFlows):
         super().__init__({ONE: EndedHerder(None), OTHER: EndedHerder(None)})
         self._failure, self._recurring = failure, RecurringErrors()
         self._plans = {pair: cast(Any, SimpleNamespace(worker={})) for pair in (ONE, OTHER)}
-        cast(Any, self.flows[0].node).check = self._refuse
+        cast(Any, self.flows[0].node).check = self._first_answer
         cast(Any, self.flows[1].node).check = lambda _: "id"
 
-    def _refuse(self, _timeout_s: float) -> str:
+    def _first_answer(self, _timeout_s: float) -> str:
         raise self._failure
 
 
