@@ -293,10 +293,12 @@ class _Previewer:
         return {**own, Resource.STORES: {one.name for one in stores}}
 
     def _stores(self, topics: Iterable[InternalTopic]) -> None:
-        admin, alias = self._admins.get(Side.TARGET), self._pair.target
-        for topic in topics if admin is not None else ():
+        admin = self._admins.get(Side.TARGET)
+        if admin is None:
+            return
+        for topic in topics:
             try:
-                ensure(admin, topic, alias, timeout_s=0, single_partition=topic.prefix == "config.storage.")
+                ensure(admin, topic, self._pair.target, timeout_s=0, single_partition=topic.prefix == "config.storage.")
             except ConnectError as error:
                 self._collected.report(
                     f"topic {topic.name}", str(error) if topic.name in admin.creatable else f"{error}."

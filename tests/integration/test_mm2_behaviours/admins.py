@@ -26,13 +26,17 @@ class NotingAdmin(Admin):
         self._note("create", [topic.name for topic in wanted])
         return super().create_topics(wanted, validate_only=validate_only)
 
-    def create_partitions(self, counts: Mapping[str, int]) -> dict[str, KafkaFailure | None]:
+    def create_partitions(
+        self, counts: Mapping[str, int], *, validate_only: bool = False
+    ) -> dict[str, KafkaFailure | None]:
         self._note("grow", counts)
-        return super().create_partitions(counts)
+        return super().create_partitions(counts, validate_only=validate_only)
 
-    def incremental_alter_configs(self, changes: Mapping[str, Sequence[AlterOp]]) -> dict[str, KafkaFailure | None]:
+    def incremental_alter_configs(
+        self, changes: Mapping[str, Sequence[AlterOp]], *, validate_only: bool = False
+    ) -> dict[str, KafkaFailure | None]:
         self._note("configure", changes)
-        return super().incremental_alter_configs(changes)
+        return super().incremental_alter_configs(changes, validate_only=validate_only)
 
     def create_acls(self, bindings: Iterable[AclBinding]) -> dict[AclBinding, KafkaFailure | None]:
         wanted = list(bindings)
