@@ -37,11 +37,7 @@ def continue_flow(pair: StatePair, mode: FlowMode, first: int, code: Path | None
 
 
 @pytest.mark.timeout(int(600 * PATIENCE))
-@pytest.mark.parametrize(
-    "released",
-    [*(pytest.param(older, marks=pytest.mark.slow) for older in RELEASED[:-1]), RELEASED[-1]],
-    ids=lambda released: released.version,
-)
+@pytest.mark.parametrize("released", RELEASED, ids=lambda released: released.version)
 def test_state_of_a_released_version_is_continued(released: Released, tmp_path: Path) -> None:
     with restored(released, tmp_path) as pair:
         for mode in released.modes:

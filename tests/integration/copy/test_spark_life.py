@@ -79,7 +79,6 @@ def test_spark_starts_silently_and_leaves_nothing_behind(capfd: pytest.CaptureFi
     assert [line for line in out.splitlines() if "Spark is up" not in line] == []
 
 
-@pytest.mark.slow
 def test_a_killed_jvm_is_replaced_and_copying_continues(kafka_a: LocalKafka, kafka_b: LocalKafka, unique: str) -> None:
     with engine_of() as engine, capture_logs() as logs:
         flow = Flow(engine, kafka_a, kafka_b, unique)

@@ -120,7 +120,7 @@ def starts_of(report: dict[str, Any]) -> dict[tuple[str, int], int]:
     return {(row["topic"], row["partition"]): row["offset"] for row in report["starts"]}
 
 
-@pytest.mark.parametrize("mode", ["isolation", pytest.param("exactly once", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mode", ["isolation", "exactly once"])
 def test_a_configuration_that_changes_while_a_topic_is_promoted_moves_no_start(pair: Pair, mode: str) -> None:
     """A session opened meanwhile would name the end of the remote topic, which has records of applications by then.
 

@@ -223,7 +223,6 @@ def _checkpoints(
     return [row for row in checkpoints(target, f"{alias}.checkpoints.internal").items() if row[0][1] == remote]
 
 
-@pytest.mark.slow
 def test_a_running_process_applies_the_change(
     kafka_a: LocalKafka, kafka_b: LocalKafka, tmp_path: Path, unique: str
 ) -> None:

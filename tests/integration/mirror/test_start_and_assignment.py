@@ -214,7 +214,6 @@ def test_an_invalid_start_position_ends_the_process_with_one_sentence(
     assert reason.format(folder=env.folder) in line["event"]
 
 
-@pytest.mark.slow
 def test_a_flow_starts_when_its_target_is_back_and_answers_slowly(env: Environment) -> None:
     """A check of the target takes two round trips of 0.7 s."""
     create(env.source, "slow", 1)
