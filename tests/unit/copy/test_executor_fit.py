@@ -13,13 +13,13 @@ from mm2.copy.spec import Assignment, OtherVersion
 
 LOST = "org.apache.spark.SparkException: Job aborted due to stage failure: Lost task 0.0 (host executor 0)"
 #: The messages of Spark 4.3, shortened.
-PYTHON = f"""\
+PYTHON = """\
 An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
-: {LOST}: org.apache.spark.api.python.PythonException: Traceback (most recent call last):
-  File "/opt/mm2/lib/python3.11/site-packages/pyspark/worker.py", line 3403, in main
-    check_python_version(infile)
+: org.apache.spark.api.python.PythonException: [PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent call last):
+  File "/opt/mm2/lib/python3.11/site-packages/pyspark/worker_util.py", line 93, in check_python_version
+    raise PySparkRuntimeError(
 pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.11
-\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:1003)
+Please check environment variables PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON are correctly set.
 """
 MISSING = f"""\
 An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
