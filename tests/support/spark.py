@@ -16,6 +16,7 @@ from mm2.sandbox.errors import SandboxError
 from mm2.sandbox.java import java_executable
 from mm2.sandbox.ports import free_ports
 from mm2.sandbox.process import end, spawn
+from tests.support.waiting import PATIENCE
 
 _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
@@ -121,7 +122,7 @@ class LocalSpark:
     def start_master(self, timeout_s: float = 60.0) -> None:
         """Start a master on the same port. The workers register again; Raises SandboxError."""
         self._master = self._spawn(_MASTER, "master", "--port", str(self._ports[0]))
-        self._await("master", self._master, _MASTER_READY, time.monotonic() + timeout_s)
+        self._await("master", self._master, _MASTER_READY, time.monotonic() + timeout_s * PATIENCE)
 
     def add_worker(self, timeout_s: float = 60.0) -> int:
         """Start one more worker; returns its process id. Raises SandboxError."""
@@ -129,7 +130,7 @@ class LocalSpark:
         process = self._spawn_worker(self._workers)
         self._workers += 1
         self._worker_processes.append(process)
-        self._await(name, process, _WORKER_READY, time.monotonic() + timeout_s)
+        self._await(name, process, _WORKER_READY, time.monotonic() + timeout_s * PATIENCE)
         return process.pid
 
     @property
@@ -140,7 +141,7 @@ class LocalSpark:
 
     def start(self, timeout_s: float = 90.0) -> Self:
         """Start master and workers and wait until the workers are registered. Raises SandboxError."""
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + timeout_s * PATIENCE
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "log4j2.properties").write_text(_LOGGING)
         if len(self._ports) > 1:
