@@ -232,7 +232,11 @@ class _Previewer:
             return step
         subjects = f"topic {step.subject}", f"remote topic {step.subject}", change_of(step.subject)
         reasons = [reason for subject in subjects if (reason := self._collected.pop(subject, ""))]
-        return replace(step, error=reasons[0] if reasons else step.error)
+        if step.action != "create topic" or not reasons:
+            return step
+        return replace(
+            step, error=reasons[0].removeprefix(f"Topic {step.subject} on cluster {step.cluster} cannot be created: ")
+        )
 
     def _record_changes(self) -> None:
         keys = changing_keys(self._props, self._plan.worker) if self._plan.replicates else []

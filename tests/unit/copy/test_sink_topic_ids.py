@@ -20,6 +20,7 @@ from mm2.kafka.errors import BrokerFailure, DisconnectedFailure, KafkaFailure
 from mm2.kafka.records.record import Record
 from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.kafka.structs import Metadata, PartitionInfo, TopicInfo, TopicPartition, topic_id_bytes
+from tests.support.waiting import wait_until_async
 
 SETTINGS = ClientSettings.from_props({"bootstrap.servers": "localhost:1"}, client_id="c")
 TP = TopicPartition("t", 0)
@@ -108,7 +109,7 @@ def test_topic_ids_of_the_ledger_are_compared_with_the_cluster() -> None:
         scene.say(OLD)
         await scene.look()
         asked = asyncio.create_task(scene.sink.settle_id("t", NEW, [OLD], scene.reports.append))
-        await asyncio.sleep(0.1)
+        await wait_until_async(lambda: scene.reports)
         assert not asked.done()
         assert f"INCONSISTENT_TOPIC_ID, metadata name topic id {OLD}, but id {NEW} is known" in str(scene.reports[0])
         scene.say(NEW)
