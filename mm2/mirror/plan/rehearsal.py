@@ -17,6 +17,7 @@ from mm2.kafka.structs import (
     AclFilter,
     AlterOp,
     AlterOpType,
+    ConfigEntry,
     NewTopic,
     OffsetInfo,
     ResourceType,
@@ -131,6 +132,12 @@ class RehearsingAdmin(Admin):
         new = [tp for tp in timestamps if tp.partition >= self._existing.get(tp.topic, tp.partition + 1)]
         there = {tp: at for tp, at in timestamps.items() if tp not in new}
         return super().list_offsets(there, isolation, **options) | dict.fromkeys(new, OffsetInfo(0, -1, -1))
+
+    def describe_configs(
+        self, topics: Iterable[str], keys: Iterable[str] | None = None
+    ) -> dict[str, dict[str, ConfigEntry] | KafkaFailure]:
+        answers = super().describe_configs(topics, keys)
+        return {name: {} if vanished(one) and name in self._existing else one for name, one in answers.items()}
 
     def incremental_alter_configs(
         self, changes: Mapping[str, Sequence[AlterOp]], *, validate_only: bool = True
