@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from inspect import getmembers, isfunction
+from typing import Any, NoReturn
 
 from mm2.copy.progress.ledger import Ledger
 from mm2.kafka.admin import Admin
@@ -179,9 +180,22 @@ class RehearsingAdmin(Admin):
         return {acl for kind in kinds for acl in self.describe_acls(AclFilter(resource_type=kind))}
 
 
+def _refuse(*_: object, **__: object) -> NoReturn:
+    raise TypeError("this request of an admin client cannot be rehearsed")
+
+
+def _not_rehearsed() -> Iterator[str]:
+    """The methods of admin clients that are neither reads nor rehearsed."""
+    for name, _ in getmembers(Admin, isfunction):
+        is_read = name.startswith(("_", "describe_", "list_")) or name.endswith("_rights") or name == "epoch_ends"
+        if not is_read and name not in vars(RehearsingAdmin):
+            yield name
+
+
 def rehearsing(admin: Admin, rehearsal: Rehearsal) -> RehearsingAdmin:
-    """A client like this one, also of a user's class, that changes nothing."""
-    kind: type[RehearsingAdmin] = type("RehearsingAdmin", (RehearsingAdmin, type(admin)), {})
+    """A client like this one, also of a user's class, that changes nothing: a request that is not rehearsed is a TypeError."""
+    refused = dict.fromkeys(_not_rehearsed(), _refuse)
+    kind: type[RehearsingAdmin] = type("RehearsingAdmin", (RehearsingAdmin, type(admin)), refused)
     found = kind(admin.cluster)
     found.rehearsal = rehearsal
     return found
