@@ -139,20 +139,20 @@ def encrypted(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
 
 def serving(folder: Path) -> tuple[Path, ssl.SSLContext]:
     """The context of a server on 127.0.0.1 that uses TLS, and a file with the authority that its clients have to trust."""
-    trusted, certificate, key = serving_files(folder)
+    trusted, own = serving_files(folder)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
+    context.load_cert_chain(own)
     return trusted, context
 
 
-def serving_files(folder: Path) -> tuple[Path, Path, Path]:
-    """Files of a server on 127.0.0.1: the authority that its clients have to trust, its certificate, its key."""
+def serving_files(folder: Path) -> tuple[Path, Path]:
+    """Files of a server on 127.0.0.1: the authority that its clients have to trust, and its own key with the certificate."""
     authority = issue("Sandbox Authority")
+    trusted, own = folder / "authority.pem", folder / "server.pem"
+    trusted.write_text(authority.certificate_pem)
     server = issue("server", authority, address="127.0.0.1")
-    found = folder / "authority.pem", folder / "server.pem", folder / "server.key"
-    for file, text in zip(found, (authority.certificate_pem, server.certificate_pem, server.key_pem()), strict=True):
-        file.write_text(text)
-    return found
+    own.write_text(server.key_pem() + server.certificate_pem)
+    return trusted, own
 
 
 def _keytool(*args: str) -> None:

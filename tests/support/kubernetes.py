@@ -90,7 +90,7 @@ class LocalKubernetes:
         """Start all, create namespace and account. Raises SandboxError."""
         found = binaries()
         self.folder.mkdir(parents=True)
-        authority, certificate, key = serving_files(self.folder)
+        authority, own = serving_files(self.folder)
         accounts = issue("accounts")
         signing, verifying = self.folder / "accounts.key", self.folder / "accounts.pem"
         signing.write_text(accounts.key_pem())
@@ -116,8 +116,8 @@ class LocalKubernetes:
             "advertise-address": "127.0.0.1",
             "endpoint-reconciler-type": "none",  # 127.0.0.1 is no address of an Endpoints object
             "secure-port": str(self._port),
-            "tls-cert-file": str(certificate),
-            "tls-private-key-file": str(key),
+            "tls-cert-file": str(own),
+            "tls-private-key-file": str(own),
             "token-auth-file": str(tokens),
             "authorization-mode": "RBAC",
             "service-cluster-ip-range": "10.0.0.0/24",

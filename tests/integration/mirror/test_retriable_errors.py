@@ -113,7 +113,7 @@ def test_a_killed_executor_and_its_successor_skip_the_same_records(flow: Flow, t
 def test_the_time_for_retries_counts_across_micro_batches(flow: Flow, tmp_path: Path) -> None:
     topic, down = flow.topic(), tmp_path / "down"
     down.touch()
-    retries = {"tolerance": "none", "retry_timeout": "3000", "retry_delay_max_ms": "300"}
+    retries = {"tolerance": "none", "retry_timeout": "12000", "retry_delay_max_ms": "300"}
     spec = replace(asking(flow, topic, down, **retries), batch_duration_ms=500)
     write(flow.source, topic, numbered(0, 3))
     with flow.copying(spec) as job:
