@@ -41,7 +41,7 @@ from tests.faults.test_source_history import (
     values,
 )
 from tests.integration.asking import asked
-from tests.integration.copy.test_merges import Merge, records_of
+from tests.integration.copy.test_merges import records_of
 from tests.integration.copy_flow import (
     CONNECTOR,
     Flow,
@@ -54,6 +54,7 @@ from tests.integration.copy_flow import (
     read,
     rows_of,
 )
+from tests.integration.mirror.test_merged_topics import Merge
 from tests.integration.mirror_process import MirrorProcess, ends, records, table, write_config
 from tests.support.access import OPEN
 from tests.support.old_kafka import OldKafka
