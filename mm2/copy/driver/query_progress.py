@@ -6,11 +6,13 @@ records counts as an idle trigger, as in Spark.
 
 from __future__ import annotations
 
+import functools
+import logging
 import queue
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -25,15 +27,18 @@ from mm2.kafka.structs import TopicPartition
 _IDS: Final = uuid.UUID("6d6d3200-0000-4000-8000-000000000000")
 #: A listener that does not return must not fill the memory.
 _MOST_EVENTS: Final = 4096
+_NAME: Final = "mm2.copy.driver.query_progress"
+_LEVEL: Final = logging.getLogger(_NAME)
 
 
 @dataclass(slots=True)
 class _Query:
+    flow: str
     name: str
     id: str
     run_id: str = field(default_factory=lambda: str(uuid.uuid4()))
     batches: int = 0
-    last: dict[str, Any] | None = None
+    last: Callable[[], dict[str, Any]] | None = None  # made where it is asked for: a lane waits for `Queries.ended`
 
 
 class Queries:
@@ -45,7 +50,7 @@ class Queries:
         self._listeners: list[Any] = []
         self._events: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue(_MOST_EVENTS)
         self._thread: threading.Thread | None = None
-        self._log = structlog.get_logger("mm2.copy.driver.query_progress")
+        self._log = structlog.get_logger(_NAME)
 
     def listen(self, listener: Any) -> None:
         """Call this `pyspark.sql.streaming.StreamingQueryListener` from now on."""
@@ -63,13 +68,14 @@ class Queries:
     def last_progress(self, flow: str) -> list[dict[str, Any]]:
         """The newest progress of each running task of a flow that has copied records."""
         with self._lock:
-            queries = [query for name, query in sorted(self._queries.items()) if name.startswith(f"{flow} ")]
-            return [query.last for query in queries if query.last is not None]
+            queries = [query for _, query in sorted(self._queries.items()) if query.flow == flow]
+            found = [query.last for query in queries if query.last is not None]
+        return [made() for made in found]
 
     def started(self, spec: CopySpec) -> None:
         """A task starts to copy."""
         name = _name(spec)
-        query = _Query(name, str(uuid.uuid5(_IDS, f"{spec.group} {name}")))
+        query = _Query(spec.flow, name, str(uuid.uuid5(_IDS, f"{spec.group} {name}")))
         with self._lock:
             self._queries[name] = query
         self._post(
@@ -80,21 +86,23 @@ class Queries:
         """A micro-batch that had started to copy has ended."""
         if batch.copying_since_s is None:
             return
-        progress = progress_of(batch, batch.copying_since_s, time.time())
+        ended_s, name = time.time(), _name(batch.spec)
+        records = sum(row.records for row in _rows(batch))
         with self._lock:
-            query = self._queries.get(_name(batch.spec))
+            query = self._queries.get(name)
             if query is None:
                 return
-            progress = {"id": query.id, "runId": query.run_id, "name": query.name, "batchId": query.batches, **progress}
-            is_idle = progress["numInputRows"] == 0
-            if not is_idle:
+            if records:
+                ids = {"id": query.id, "runId": query.run_id, "name": name, "batchId": query.batches}
+                last = query.last = functools.partial(_progress_of, ids, batch, batch.copying_since_s, ended_s)
                 query.batches += 1
-                query.last = progress
-        if is_idle:
-            self._post("Idle", {"id": query.id, "runId": query.run_id, "timestamp": _time(time.time())})
-        else:
-            self._log.debug("micro-batch progress", progress=progress)
-            self._post("Progress", progress)
+        if not records:
+            self._post("Idle", {"id": query.id, "runId": query.run_id, "timestamp": _time(ended_s)})
+            return
+        if _LEVEL.isEnabledFor(logging.DEBUG):
+            self._log.debug("micro-batch progress", progress=last())
+        if self._listeners:
+            self._post("Progress", last())
 
     def terminated(self, spec: CopySpec, failure: str) -> None:
         """A task has ended; ``failure`` is why, if it failed."""
@@ -131,11 +139,15 @@ class Queries:
                     self._log.exception("a query listener failed", kind=kind)
 
 
-def progress_of(batch: MicroBatch, began_s: float, ended_s: float) -> dict[str, Any]:
+def _rows(batch: MicroBatch) -> list[PartitionProgress]:
+    return [row for tp, row in list(batch.progress.items()) if tp in batch.started]
+
+
+def _progress_of(ids: Mapping[str, Any], batch: MicroBatch, began_s: float, ended_s: float) -> dict[str, Any]:
     """What a micro-batch has copied between these times, with the field names of StreamingQueryProgress. ``startOffset`` has only
     partitions that had a position before.
     """
-    rows = [row for tp, row in list(batch.progress.items()) if tp in batch.started]
+    rows = _rows(batch)
     records, seconds = sum(row.records for row in rows), max(0.001, ended_s - began_s)
     rates = {
         "numInputRows": records,
@@ -148,9 +160,14 @@ def progress_of(batch: MicroBatch, began_s: float, ended_s: float) -> dict[str, 
         "endOffset": _offsets({row.source: row.position for row in rows if row.position >= 0}),
         "latestOffset": _offsets({row.source: row.high_watermark for row in rows if row.high_watermark >= 0}),
         **rates,
-        "metrics": {"bytes": str(sum(row.bytes for row in rows)), "lag": str(_lag(rows)), "partitions": str(len(rows))},
+        "metrics": {
+            "bytes": str(sum(row.bytes for row in rows)),
+            "lag": str(sum(row.lag for row in rows)),
+            "partitions": str(len(rows)),
+        },
     }
     return {
+        **ids,
         "timestamp": _time(began_s),
         "batchDuration": round(seconds * 1000),
         "durationMs": {"triggerExecution": round(seconds * 1000)},
@@ -161,10 +178,6 @@ def progress_of(batch: MicroBatch, began_s: float, ended_s: float) -> dict[str, 
         "sources": [source],
         "sink": {"description": f"Kafka {batch.spec.target_alias}", "numOutputRows": records, "metrics": {}},
     }
-
-
-def _lag(rows: Iterable[PartitionProgress]) -> int:
-    return sum(row.lag for row in rows)
 
 
 def _offsets(found: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
