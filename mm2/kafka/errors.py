@@ -242,4 +242,4 @@ def is_unavailable(failure: KafkaFailure) -> bool:
 
 def is_answer(failure: KafkaFailure) -> bool:
     """Whether a broker has answered so: with an error code, or with what cannot be read. No operator of this process has caused it."""
-    return isinstance(failure, BrokerFailure | CorruptBatch) and not getattr(failure, "is_denied", False)
+    return isinstance(failure, CorruptBatch) or (isinstance(failure, BrokerFailure) and not failure.is_denied)

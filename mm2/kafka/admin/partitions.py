@@ -72,8 +72,7 @@ class PartitionCalls(AdminCalls):
                 min_version=min_version,
             )
 
-        def value(topic: Any, partition: Any) -> OffsetInfo | KafkaFailure:
-            tp = TopicPartition(topic.name, partition.partition_index)
+        def value(tp: TopicPartition, partition: Any) -> OffsetInfo | KafkaFailure:
             if partition.offset < 0 and timestamps.get(tp) in {EARLIEST, LATEST}:
                 return UnreadableAnswer(f"{self._subject('Partition', tp)}: the broker knows no end of its log.")
             return OffsetInfo(partition.offset, partition.timestamp, partition.leader_epoch)
@@ -121,7 +120,7 @@ class PartitionCalls(AdminCalls):
             ]
             return OffsetForLeaderEpochRequest(replica_id=-1, topics=topics)
 
-        def value(_topic: Any, partition: Any) -> EpochEnd:
+        def value(_tp: TopicPartition, partition: Any) -> EpochEnd:
             return EpochEnd(partition.leader_epoch, partition.end_offset)
 
         return self._ask_leaders(
@@ -147,7 +146,7 @@ class PartitionCalls(AdminCalls):
             ]
             return DescribeProducersRequest(topics=topics)
 
-        def value(_topic: Any, partition: Any) -> dict[int, ProducerState]:
+        def value(_tp: TopicPartition, partition: Any) -> dict[int, ProducerState]:
             return {
                 producer.producer_id: ProducerState(
                     producer_id=producer.producer_id,
@@ -166,7 +165,7 @@ class PartitionCalls(AdminCalls):
         self,
         partitions: Iterable[TopicPartition],
         request: Callable[[list[TopicPartition], float], Any],
-        value: Callable[[Any, Any], _Value | KafkaFailure],
+        value: Callable[[TopicPartition, Any], _Value | KafkaFailure],
         *,
         timeout_s: float | None = None,
         key: Callable[[Any, Any], tuple[str, int]] = lambda topic, row: (topic.name, row.partition_index),
@@ -204,7 +203,7 @@ class PartitionCalls(AdminCalls):
                                 partition.error_code, message, subject=subject, needed=needed
                             )
                         else:
-                            results[tp] = value(topic, partition)
+                            results[tp] = value(tp, partition)
             for tp, outcome in results.items():
                 if isinstance(outcome, KafkaFailure):
                     self.cluster.invalidate(tp.topic)
