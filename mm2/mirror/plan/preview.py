@@ -29,6 +29,7 @@ from mm2.connect.api import ConnectError
 from mm2.connect.stores.internal_topic import InternalTopic, ensure
 from mm2.connect.stores.offset_survey import stored_configs
 from mm2.copy.causes import shortened
+from mm2.copy.progress.session import LedgerEntry
 from mm2.copy.spec import ChangesSpec, PartitionSpec
 from mm2.evidence import UNCOMPARED, counted
 from mm2.kafka.admin import Admin
@@ -74,7 +75,7 @@ from mm2.mirror.source_connector import TOLERANCE_KEY, topic_selection
 from mm2.mirror.topic_syncs import TopicSyncs
 from mm2.mirror.topics.own_topics import is_own_topic, kept_dead_letters, kept_ledger
 from mm2.mirror.topics.provenance import Provenance
-from mm2.mirror.topics.topic_acls import GROUP_ACLS_KEY, sentence
+from mm2.mirror.topics.topic_acls import GROUP_ACLS_KEY, TopicAcls, sentence
 from mm2.mirror.topics.topic_configs import change_of
 
 _PREFLIGHT_S: Final = 5.0
@@ -362,14 +363,18 @@ class _Previewer:
                 f"Nothing would be copied: topics and topics.exclude select no topic of cluster {alias}, which has {_first_of(there)}."
             )
 
-    def _lost_copies(self, topics: Collection[str]) -> None:
-        """Report remote topics that do not have what the ledger has as copied: a start does not change the ledger's positions."""
+    def _copied(self, topics: Collection[str]) -> list[LedgerEntry]:
+        """The ledger's entries of these topics; none if it cannot be read, which is reported elsewhere."""
         try:
             ledger = self._ledgers.own()
         except KafkaFailure:
-            return  # nothing has been copied, or this is reported elsewhere
-        known = (ledger.entry(tp) for tp in ledger.partitions() if tp.topic in topics)
-        entries = [one for one in known if one is not None and one.remote_topic == self._selection.remote(one.topic)]
+            return []
+        entries = (ledger.entry(tp) for tp in ledger.partitions() if tp.topic in topics)
+        return [entry for entry in entries if entry is not None]
+
+    def _lost_copies(self, topics: Collection[str]) -> None:
+        """Report remote topics that do not have what the ledger has as copied: a start does not change the ledger's positions."""
+        entries = [one for one in self._copied(topics) if one.remote_topic == self._selection.remote(one.topic)]
         found = target_losses(self._admins[Side.TARGET], entries) if entries else {}
         alias = self._pair.target
         lost = [(tp, loss) for tp, loss in found.items() if isinstance(loss, TargetLoss)]
@@ -385,12 +390,7 @@ class _Previewer:
         """Report remote topics to which the replication policy or the transformations now give other names than when they
         were copied.
         """
-        try:
-            ledger = self._ledgers.own()
-        except KafkaFailure:
-            return  # nothing has been copied, or this is reported elsewhere
-        entries = filter(None, (ledger.entry(tp) for tp in ledger.partitions() if tp.topic in topics))
-        names = {(entry.remote_topic, self._selection.remote(entry.topic)) for entry in entries}
+        names = {(entry.remote_topic, self._selection.remote(entry.topic)) for entry in self._copied(topics)}
         renamed = sorted((before, now) for before, now in names if before != now)
         if not renamed:
             return
@@ -405,7 +405,7 @@ class _Previewer:
 
     def _remote_topics(self, topics: Collection[str], source: TopicsSeen, target: TopicsSeen) -> None:
         """What the source connector creates and changes for these topics, in its order."""
-        syncs = self._syncs = TopicSyncs(
+        syncs = TopicSyncs(
             self._settings,
             self._clients,
             self._selection,
@@ -423,11 +423,11 @@ class _Previewer:
         }
         after = {**target.partitions, **syncs.remote_topics.request(creatable, target.partitions)}
         ready = syncs.existing(source.partitions, topics, after)
-        self._preserved_offsets(ready)
+        self._preserved_offsets(syncs, ready)
         if is_job_on(self._props, "sync.topic.configs"):
             syncs.sync_configs(sorted(topics), topics, target.partitions)
         if is_job_on(self._props, "sync.topic.acls"):
-            self._acls(topics, source)
+            self._acls(syncs.topic_acls, topics, source)
 
     def _merges(self, topics: Collection[str], source: TopicsSeen) -> None:
         """Report what the remote topics of several topics get of each of them."""
@@ -493,9 +493,9 @@ class _Previewer:
         )
         self._notes += [f"After a failover: {one}." for one in found.sentences(copied=False)]
 
-    def _preserved_offsets(self, partitions: Sequence[TopicPartition]) -> None:
+    def _preserved_offsets(self, syncs: TopicSyncs, partitions: Sequence[TopicPartition]) -> None:
         """Remote partitions that only the flow may write to, and what is filled before the first record."""
-        alias, syncs, remote = self._pair.target, self._syncs, self._selection.remote
+        alias, remote = self._pair.target, self._selection.remote
         try:
             syncs.deny_writes(partitions)
         except ConnectError as refusal:
@@ -522,8 +522,7 @@ class _Previewer:
                 f"{_first_of([remote(topic) for topic in preserved])}."
             )
 
-    def _acls(self, topics: Collection[str], source: TopicsSeen) -> None:
-        acls = self._syncs.topic_acls
+    def _acls(self, acls: TopicAcls, topics: Collection[str], source: TopicsSeen) -> None:
         try:
             acls.sync(sorted(topics), source.partitions.keys() - topics)
         except KafkaFailure as failure:

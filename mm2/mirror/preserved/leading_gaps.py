@@ -222,7 +222,8 @@ class LeadingGaps:
                 for tp, (state, *_) in found.items()
                 if tp not in self._ready
             }
-            if self._wanted and (self._thread is None or not self._thread.is_alive()):
+            is_running = self._thread is not None and self._thread.is_alive()
+            if self._wanted and not is_running and not self._stopping.is_set():
                 self._thread = threading.Thread(target=self._run, name="leading-gaps", daemon=True)
                 self._thread.start()
             return {tp for tp in found if tp not in self._ready}
