@@ -14,14 +14,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from mm2.sandbox.errors import SandboxError
 from mm2.sandbox.jars import KAFKA, JarSet, class_archive, fetch
 from mm2.sandbox.java import java_executable
 from mm2.sandbox.ports import free_ports
-from mm2.sandbox.process import end, spawn
+from mm2.sandbox.process import Startable, end, spawn
 
 _TAIL_LINES = 25
 #: The serial collector needs no threads of its own, and the compiler that optimizes less starts a broker with half the
@@ -93,7 +92,7 @@ def new_id() -> str:
 _RUNNING: "weakref.WeakSet[LocalKafka]" = weakref.WeakSet()
 
 
-class LocalKafka:
+class LocalKafka(Startable):
     """One broker. It keeps its ports and its data across `stop`, `kill9` and `start`.
 
     `data_dir` gets `server.properties`, `log4j2.properties`, `broker.log` and the data. `listeners` maps listener names
@@ -238,14 +237,6 @@ class LocalKafka:
     def log_tail(self, lines: int = _TAIL_LINES) -> str:
         """The last lines of this run's log."""
         return "\n".join(self._log_of_this_run().decode(errors="replace").splitlines()[-lines:])
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, _type: type[BaseException] | None, _exc: BaseException | None, _tb: TracebackType | None
-    ) -> None:
-        self.stop()
 
     @property
     def _is_short_lived(self) -> bool:

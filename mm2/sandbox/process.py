@@ -6,14 +6,34 @@ import queue
 import signal
 import subprocess
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Self
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 _Order = tuple[Sequence[str], Path, Path | None, Mapping[str, str] | None, "Future[subprocess.Popen[bytes]]"]
+
+
+class Startable(ABC):
+    """Processes that run inside a `with` block."""
+
+    @abstractmethod
+    def start(self) -> Self:
+        """Start them and wait until they can be used."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Stop them; does nothing when they are not running."""
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
 
 class _Spawner:

@@ -6,7 +6,6 @@ The controller is a separate node, so that any broker can be killed and the rema
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from kafka.protocol.admin import ElectLeadersRequest
@@ -14,11 +13,12 @@ from kafka.protocol.admin import ElectLeadersRequest
 from mm2.kafka.client.cluster import Cluster
 from mm2.kafka.settings.client_settings import ClientSettings
 from mm2.sandbox.kafka import LocalKafka, NodeRole, new_id, start_all, stop_all
+from mm2.sandbox.process import Startable
 
 _CONTROLLER_ID = 100
 
 
-class LocalCluster:
+class LocalCluster(Startable):
     """`brokers[0]` has node id 1, and so on. All nodes start and stop together; each can also be controlled alone.
 
     `listeners` and `proxied` apply to every broker, `racks` are those of the brokers in order. By default, topics have
@@ -127,14 +127,6 @@ class LocalCluster:
         """Raise SandboxError when a node has died."""
         for node in self.nodes:
             node.check()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, _type: type[BaseException] | None, _exc: BaseException | None, _tb: TracebackType | None
-    ) -> None:
-        self.stop()
 
 
 @contextmanager

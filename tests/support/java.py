@@ -104,11 +104,11 @@ def kraft_broker(version: str) -> JarSet:
     return JarSet(f"kafka-{version}", (("org.apache.kafka", "kafka_2.13", version), logging))
 
 
-def console_logging(pattern: str) -> str:
-    """Log4j 2 properties that make a Java program of Kafka log to its standard output."""
+def console_logging(pattern: str, level: str = "info") -> str:
+    """Log4j 2 properties that make a Java program log to its standard output."""
     return f"""\
 status = error
-rootLogger.level = info
+rootLogger.level = {level}
 rootLogger.appenderRef.out.ref = out
 appender.out.type = Console
 appender.out.name = out

@@ -15,7 +15,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 import httpx
@@ -24,7 +23,7 @@ import yaml
 from mm2.sandbox.errors import SandboxError
 from mm2.sandbox.jars import cache_folder
 from mm2.sandbox.ports import free_ports
-from mm2.sandbox.process import end, spawn
+from mm2.sandbox.process import Startable, end, spawn
 from tests.support.certificates import issue, serving_files
 
 ROOT: Final = Path(__file__).parents[2]
@@ -54,7 +53,7 @@ class _Container:
     reported: str = ""
 
 
-class LocalKubernetes:
+class LocalKubernetes(Startable):
     """Usable as a context manager. The namespace and the rights of applications are those of conf/kubernetes."""
 
     def __init__(self, folder: Path) -> None:
@@ -164,14 +163,6 @@ class LocalKubernetes:
     def log_tail(self) -> str:
         """The ends of all logs."""
         return "\n".join(f"{log}: {log.read_text(errors='replace')[-2000:]}" for log in self.folder.rglob("*.log"))
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, _type: type[BaseException] | None, _exc: BaseException | None, _tb: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def _await_ready(self, api: httpx.Client, deadline: float) -> None:
         while True:

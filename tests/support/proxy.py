@@ -17,13 +17,12 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from subprocess import Popen
-from types import TracebackType
 from typing import Any, Self
 
 from mm2.sandbox.errors import SandboxError
 from mm2.sandbox.kafka import LocalKafka
 from mm2.sandbox.ports import free_ports
-from mm2.sandbox.process import end, spawn
+from mm2.sandbox.process import Startable, end, spawn
 from tests.support import relay
 from tests.support.relay import Conditions, Passage
 
@@ -31,7 +30,7 @@ _START_PATIENCE_S = 20.0
 _ANSWER_PATIENCE_S = 10.0
 
 
-class Proxy:
+class Proxy(Startable):
     """Relays connections from `address` to `upstream`, both `host:port`. `seed` makes random faults reproducible.
 
     Not thread-safe. Raises SandboxError when its process does not start or has died.
@@ -89,14 +88,6 @@ class Proxy:
         if self._process is not None:
             end(self._process)
             self._process = None
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, _type: type[BaseException] | None, _exc: BaseException | None, _tb: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def set(self, conditions: Conditions) -> None:
         """Replace the conditions; for conditions without a method of their own and for combinations."""

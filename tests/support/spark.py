@@ -9,13 +9,12 @@ import time
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from mm2.sandbox.errors import SandboxError
 from mm2.sandbox.java import java_executable
 from mm2.sandbox.ports import free_ports
-from mm2.sandbox.process import end, spawn
+from mm2.sandbox.process import Startable, end, spawn
 from tests.support.waiting import PATIENCE
 
 _MASTER = "org.apache.spark.deploy.master.Master"
@@ -46,7 +45,7 @@ _OPENED = ("java.lang", "java.lang.invoke", "java.nio", "java.util", "java.util.
 _RUNNING: "weakref.WeakSet[LocalSpark]" = weakref.WeakSet()
 
 
-class LocalSpark:
+class LocalSpark(Startable):
     """One cluster. It keeps its port and its folder across `stop` and `start`.
 
     `data_dir` gets the logs and each worker's folder with the output of its executors. Every worker has `cores` slots
@@ -185,14 +184,6 @@ class LocalSpark:
     def log_tail(self, name: str, lines: int = _TAIL_LINES) -> str:
         """The end of the log of `master`, `worker0`, `worker1` and so on."""
         return "\n".join(self._log(name).read_text(errors="replace").splitlines()[-lines:])
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, _type: type[BaseException] | None, _exc: BaseException | None, _tb: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def _spawn_worker(self, index: int) -> subprocess.Popen[bytes]:
         resources = ("--cores", str(self._cores), "--memory", f"{self._memory_mb}m")

@@ -7,7 +7,6 @@ import getpass
 import subprocess
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 from xml.sax.saxutils import escape
 
@@ -19,7 +18,8 @@ from mm2.sandbox.errors import SandboxError
 from mm2.sandbox.jars import JarSet, fetch
 from mm2.sandbox.java import java_executable
 from mm2.sandbox.ports import free_ports
-from mm2.sandbox.process import end, spawn
+from mm2.sandbox.process import Startable, end, spawn
+from tests.support.java import console_logging
 
 _VERSION: Final = "3.5.0"
 """Of the Hadoop client in PySpark."""
@@ -37,18 +37,10 @@ _SERVER: Final = "org.apache.hadoop.yarn.server"
 _MANAGER: Final = "yarn.resourcemanager"
 _NODE: Final = "yarn.nodemanager"
 _EXECUTOR: Final = "YarnCoarseGrainedExecutorBackend"
-_LOGGING: Final = """\
-status = error
-rootLogger.level = warn
-rootLogger.appenderRef.out.ref = out
-appender.out.type = Console
-appender.out.name = out
-appender.out.layout.type = PatternLayout
-appender.out.layout.pattern = %d{ISO8601} %-5p %c{1}: %m%n
-"""
+_LOGGING: Final = console_logging("%d{ISO8601} %-5p %c{1}: %m%n", "warn")
 
 
-class LocalYarn:
+class LocalYarn(Startable):
     """One ResourceManager and one NodeManager with ``cores`` and ``memory_mb`` for containers. Usable as a context manager."""
 
     def __init__(self, folder: Path, *, cores: int = 5, memory_mb: int = 4096) -> None:
@@ -145,14 +137,6 @@ class LocalYarn:
     def log_tail(self) -> str:
         """The ends of both logs."""
         return "\n".join(f"{log}: {log.read_text(errors='replace')[-3000:]}" for log in self.folder.glob("*.log"))
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, _type: type[BaseException] | None, _exc: BaseException | None, _tb: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def _nodes(self) -> int:
         with contextlib.suppress(httpx.HTTPError):
